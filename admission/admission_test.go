@@ -125,7 +125,8 @@ func TestResources(t *testing.T) {
 				11<<30,
 				0,
 				10<<30,
-				"Node didn't have enough resource: ephemeral-storage, requested: 11811160064, used: 0, capacity: 10737418240",
+				"Node didn't have enough resource: ephemeral-storage, requested: 11811160064, used: 0, capacity: "+
+					"10737418240",
 			)},
 		{sentence: "too few huge pages", pod: requesting(t, "hugepages-2Mi: 8Mi"),
 			want: out(
@@ -195,7 +196,9 @@ func TestResources(t *testing.T) {
 		{sentence: "sidecars, init containers and overhead", used: []*corev1.Pod{small},
 			pod: podOf(
 				t,
-				"{overhead: {cpu: 100m}, initContainers: [{name: s, image: x, restartPolicy: Always, resources: {requests: {cpu: 300m}}}, {name: i, image: x, resources: {requests: {cpu: 1100m}}}], containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}",
+				"{overhead: {cpu: 100m}, initContainers: [{name: s, image: x, restartPolicy: Always, resources: "+
+					"{requests: {cpu: 300m}}}, {name: i, image: x, resources: {requests: {cpu: 1100m}}}], "+
+					"containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}",
 			),
 			want: out(
 				"cpu",
@@ -210,9 +213,11 @@ func TestResources(t *testing.T) {
 			pod:      requesting(t, "cpu: 9000000000000000000, memory: 9e18"),
 			want: []Rejection{
 				{Reason: "OutOfcpu", Resource: "cpu", Requested: 9223372036854775807, Capacity: 2000,
-					Message: "Node didn't have enough resource: cpu, requested: 9223372036854775807, used: 0, capacity: 2000"},
+					Message: "Node didn't have enough resource: cpu, requested: 9223372036854775807, used: 0, " +
+						"capacity: 2000"},
 				{Reason: "OutOfmemory", Resource: "memory", Requested: 9000000000000000000, Capacity: 1 << 30,
-					Message: "Node didn't have enough resource: memory, requested: 9000000000000000000, used: 0, capacity: 1073741824"},
+					Message: "Node didn't have enough resource: memory, requested: 9000000000000000000, used: 0, " +
+						"capacity: 1073741824"},
 			},
 		},
 		{
@@ -322,7 +327,8 @@ func TestNodeSelectorAndAffinity(t *testing.T) {
 		{
 			sentence: "one term is enough",
 			pod: terms(
-				"{matchExpressions: [{key: zone, operator: In, values: [b]}]}, {matchExpressions: [{key: zone, operator: In, values: [a]}]}",
+				"{matchExpressions: [{key: zone, operator: In, values: [b]}]}, {matchExpressions: [{key: zone, " +
+					"operator: In, values: [a]}]}",
 			),
 		},
 		{sentence: "an empty term matches nothing", pod: terms("{}"), want: rejected},
@@ -345,7 +351,8 @@ func TestNodeSelectorAndAffinity(t *testing.T) {
 		{
 			sentence: "name and labels",
 			pod: terms(
-				"{matchFields: [{key: metadata.name, operator: In, values: [n1]}], matchExpressions: [{key: zone, operator: In, values: [b]}]}",
+				"{matchFields: [{key: metadata.name, operator: In, values: [n1]}], matchExpressions: [{key: zone, " +
+					"operator: In, values: [b]}]}",
 			),
 			want: rejected,
 		},
@@ -353,7 +360,8 @@ func TestNodeSelectorAndAffinity(t *testing.T) {
 			sentence: "a selector counts beside an affinity",
 			pod: podOf(
 				t,
-				"{nodeSelector: {zone: b}, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: Exists}]}]}}}}",
+				"{nodeSelector: {zone: b}, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "+
+					"{nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: Exists}]}]}}}}",
 			),
 			want: rejected,
 		},
@@ -361,7 +369,8 @@ func TestNodeSelectorAndAffinity(t *testing.T) {
 			sentence: "preferences are ignored",
 			pod: podOf(
 				t,
-				"affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: gone, operator: Exists}]}}]}}",
+				"affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: "+
+					"{matchExpressions: [{key: gone, operator: Exists}]}}]}}",
 			),
 		},
 	})
@@ -385,7 +394,8 @@ func TestHostPorts(t *testing.T) {
 		{
 			Reason:      "NodePorts",
 			Recoverable: true,
-			Message:     "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports: 80/TCP",
+			Message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod " +
+				"ports: 80/TCP",
 		},
 	}
 	port := func(s string) *corev1.Pod {
@@ -409,7 +419,8 @@ func TestHostPorts(t *testing.T) {
 		{sentence: "a sidecar's port", used: one, want: rejected,
 			pod: podOf(
 				t,
-				"initContainers: [{name: s, image: x, restartPolicy: Always, ports: [{containerPort: 1, hostPort: 80}]}]",
+				"initContainers: [{name: s, image: x, restartPolicy: Always, ports: [{containerPort: 1, "+
+					"hostPort: 80}]}]",
 			)},
 		{sentence: "an init container's port is not reserved", used: one,
 			pod: podOf(t, "initContainers: [{name: s, image: x, ports: [{containerPort: 1, hostPort: 80}]}]")},

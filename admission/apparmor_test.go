@@ -7,7 +7,8 @@ func TestAppArmor(t *testing.T) {
 	rejected := []Rejection{
 		{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"},
 	}
-	const local, standard, none = "{type: Localhost, localhostProfile: p}", "{type: RuntimeDefault}", "{type: Unconfined}"
+	const local, standard, none = "{type: Localhost, localhostProfile: p}", "{type: RuntimeDefault}",
+		"{type: Unconfined}"
 	pod := func(profile string) string { return "{securityContext: {appArmorProfile: " + profile + "}}" }
 	in := func(kind, profile string) string {
 		return kind + ": [{name: main, image: x, securityContext: {appArmorProfile: " + profile + "}}]"

@@ -50,7 +50,8 @@ func TestPressureRejectsNewPods(t *testing.T) {
 		let        map[string]bool
 	}{
 		{nil, false, all},
-		{[]corev1.NodeConditionType{memory}, false, in("burstable", "tolerant", "tolerant of all", "critical", "of a file")},
+		{[]corev1.NodeConditionType{memory}, false, in("burstable", "tolerant", "tolerant of all", "critical",
+			"of a file")},
 		{[]corev1.NodeConditionType{memory}, true, in("burstable", "tolerant", "tolerant of all", "critical")},
 		{[]corev1.NodeConditionType{disk}, false, in("critical", "of a file")},
 		{[]corev1.NodeConditionType{pids}, false, in("critical", "of a file")},
@@ -65,7 +66,8 @@ func TestPressureRejectsNewPods(t *testing.T) {
 				t.Errorf("%v, standalone %t, %s pod: got %v", row.under, row.standalone, name, got)
 			}
 			if len(got) > 0 &&
-				(got[0].Reason != "Evicted" || got[0].Message != fmt.Sprintf("The node had condition: %v. ", row.under) || !got[0].Recoverable) {
+				(got[0].Reason != "Evicted" || got[0].Message != fmt.Sprintf("The node had condition: %v. ",
+					row.under) || !got[0].Recoverable) {
 				t.Errorf("%+v", got[0])
 			}
 		}

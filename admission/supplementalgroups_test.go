@@ -14,7 +14,8 @@ func TestSupplementalGroupsPolicy(t *testing.T) {
 			pod:      podOf(t, pod("Strict")),
 			node:     without,
 			want: []Rejection{{
-				Reason: "SupplementalGroupsPolicyNotSupported", Message: "SupplementalGroupsPolicy=Strict is not supported in this node",
+				Reason:  "SupplementalGroupsPolicyNotSupported",
+				Message: "SupplementalGroupsPolicy=Strict is not supported in this node",
 			}},
 		},
 	})

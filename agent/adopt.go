@@ -59,7 +59,8 @@ func (a *Agent) reserveRecorded() {
 	for _, rec := range a.Records {
 		if rec.Pod != nil && rec.Verdict.State == plan.Admitted && !pod.IsTerminal(rec.Memory.Phase) {
 			a.allocator.Submit(allocator.Request{
-				Pod: plan.WithResources(rec.Pod, rec.Memory.Resources.Allocated), Admitted: true, Reply: func(plan.Verdict) {},
+				Pod: plan.WithResources(rec.Pod, rec.Memory.Resources.Allocated), Admitted: true,
+				Reply:       func(plan.Verdict) {},
 				Terminating: true, // until its worker starts, because its source may have removed it
 			})
 		}

@@ -33,7 +33,9 @@ func TestRejectedStaticPodIsAdmittedAgainAfterRestart(t *testing.T) {
 		l.stop()
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", static, apiPod)
-		l.until(time.Second, "both pods are still rejected", func() bool { return failed(l, static) && failed(l, apiPod) })
+		l.until(time.Second, "both pods are still rejected", func() bool {
+			return failed(l, static) && failed(l, apiPod)
+		})
 		l.stop()
 
 		mars := hostfake.LargeNode()
@@ -75,20 +77,23 @@ func TestRestoredRecord(t *testing.T) {
 			"a rejected static pod is admitted again", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
 			RuntimePod{}, "", plan.NotRequested,
 		},
-		{"a rejected pod of the API server is not", hostfake.PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
+		{"a rejected pod of the API server is not", hostfake.PodOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed,
+			plan.Rejected},
 		{
 			"a pod with a sandbox keeps its verdict", hostfake.StaticPod(hostfake.PodOf("p", "a")), rejected,
 			RuntimePod{Sandboxes: []plan.Sandbox{{ID: "s"}}}, corev1.PodFailed, plan.Rejected,
 		},
-		{"so does a pod with exited containers", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
-			r.Memory.Exits = map[string]plan.Container{"a": {ID: "k"}}
-		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
+		{"so does a pod with exited containers", hostfake.StaticPod(hostfake.PodOf("p", "a")),
+			with(func(r *checkpoint.Record) {
+				r.Memory.Exits = map[string]plan.Container{"a": {ID: "k"}}
+			}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{"and a terminating pod", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.Termination = &plan.Termination{Reason: "Deleted"}
 		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
-		{"a pod that failed while running stays failed", hostfake.StaticPod(hostfake.PodOf("p", "a")), with(func(r *checkpoint.Record) {
-			r.Verdict = plan.Verdict{State: plan.Admitted}
-		}), RuntimePod{}, corev1.PodFailed, plan.Admitted},
+		{"a pod that failed while running stays failed", hostfake.StaticPod(hostfake.PodOf("p", "a")),
+			with(func(r *checkpoint.Record) {
+				r.Verdict = plan.Verdict{State: plan.Admitted}
+			}), RuntimePod{}, corev1.PodFailed, plan.Admitted},
 		{"a waiting pod is admitted again", hostfake.StaticPod(hostfake.PodOf("p", "a")), checkpoint.Record{
 			Verdict: plan.Verdict{State: plan.Wait}, Memory: plan.Memory{Phase: corev1.PodPending},
 		}, RuntimePod{}, corev1.PodPending, plan.NotRequested},
@@ -125,7 +130,8 @@ func TestPodsStartInOrderAfterPowerLoss(t *testing.T) {
 
 		order := slices.Clone(pods)
 		slices.SortFunc(order, l.agent.allocator.Compare)
-		if order[0] != pods[17] && order[0] != pods[7] && order[0] != pods[27] || order[3].Name[2] != '4' || order[6].Name != "p00" {
+		if order[0] != pods[17] && order[0] != pods[7] && order[0] != pods[27] || order[3].Name[2] != '4' ||
+			order[6].Name != "p00" {
 			t.Fatalf("unexpected start order %v", order)
 		}
 		h.PowerOff()
@@ -144,8 +150,10 @@ func TestPodsStartInOrderAfterPowerLoss(t *testing.T) {
 		l = startAgent(t, h, small, l.records, "file")
 		l.desire("file", pods...)
 		l.until(time.Minute, "some run", func() bool { return h.CallCount("start ") >= 9 })
-		if s, _ := l.agent.StatusCache.Get(order[29].UID); s.Verdict.Reason != "StartQueued" || s.Status.Phase != corev1.PodRunning {
-			t.Errorf("the last pod has verdict %+v and phase %s, want StartQueued and Running", s.Verdict, s.Status.Phase)
+		if s, _ := l.agent.StatusCache.Get(order[29].UID); s.Verdict.Reason != "StartQueued" ||
+			s.Status.Phase != corev1.PodRunning {
+			t.Errorf("the last pod has verdict %+v and phase %s, want StartQueued and Running", s.Verdict,
+				s.Status.Phase)
 		}
 		if n := h.MaxConcurrent("stopSandbox"); n != 2 { // the removal of old sandboxes is part of a start
 			t.Errorf("got %d concurrent sandbox stops, want 2", n)

@@ -98,7 +98,8 @@ func (r fakeRuntime) Pods(context.Context) (map[types.UID]RuntimePod, error) {
 	out := map[types.UID]RuntimePod{}
 	for uid, p := range h.AllPods {
 		if len(p.Sandboxes)+len(p.Containers) > 0 {
-			out[uid] = RuntimePod{Pod: p.Pod, Sandboxes: slices.Clone(p.Sandboxes), Containers: slices.Clone(p.Containers)}
+			out[uid] = RuntimePod{Pod: p.Pod, Sandboxes: slices.Clone(p.Sandboxes),
+				Containers: slices.Clone(p.Containers)}
 		}
 	}
 	return out, nil
@@ -125,7 +126,8 @@ func (f fakeHostPods) Pods(ctx context.Context) ([]types.UID, error) {
 
 // startAgent starts an agent with a node, sources by name and the records of the
 // store. It returns after the adoption.
-func startAgent(t *testing.T, h *testHost, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *agentFixture {
+func startAgent(t *testing.T, h *testHost, node admission.Node, records map[types.UID]checkpoint.Record,
+	sources ...string) *agentFixture {
 	t.Helper()
 	l := startAgentUnadopted(t, h, node, records, sources...)
 	<-l.agent.Ready()
@@ -133,7 +135,8 @@ func startAgent(t *testing.T, h *testHost, node admission.Node, records map[type
 	return l
 }
 
-func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *agentFixture {
+func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records map[types.UID]checkpoint.Record,
+	sources ...string) *agentFixture {
 	t.Helper()
 	store, _, err := checkpoint.Open(checkpoint.Options{
 		Path: filepath.Join(t.TempDir(), "store.db"), PreallocateBytes: -1,
@@ -156,7 +159,8 @@ func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records
 		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{
 			Node: node, StartSlots: cmp.Or(h.slots, 10), Standalone: h.standalone,
 		}, Runtime: fakeRuntime{l}, Host: fakeHostPods{l},
-		Sources: all, Store: store, Records: records, BootID: h.boot, Events: events.NewRecorder(events.RecorderOptions{}),
+		Sources: all, Store: store, Records: records, BootID: h.boot,
+		Events:  events.NewRecorder(events.RecorderOptions{}),
 		Metrics: Metrics{Pods: pod.Metrics{Divergence: func() { l.divergences.Add(1) }}},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -268,7 +272,8 @@ func TestAuditFindsAndCountsLostEvent(t *testing.T) {
 		l.until(46*time.Second, "started again", func() bool { return h.CallCount("start uid-p") == 2 })
 		time.Sleep(10 * time.Minute)
 		if l.divergences.Load() != 1 || h.CallCount("observe uid-idle") != 0 {
-			t.Errorf("got %d divergences and %d observations of the idle pod, want 1 and 0", l.divergences.Load(), h.CallCount("observe uid-idle"))
+			t.Errorf("got %d divergences and %d observations of the idle pod, want 1 and 0", l.divergences.Load(),
+				h.CallCount("observe uid-idle"))
 		}
 	})
 }
@@ -326,14 +331,18 @@ func TestPodDesiredAgainDuringTerminationStartsAgain(t *testing.T) {
 		l.desire("file")
 		time.Sleep(time.Second)
 		l.desire("file", pod)
-		l.until(10*time.Second, "the pod runs again", func() bool { return h.CallCount("runSandbox") == 2 && l.isRunning(pod)() })
+		l.until(10*time.Second, "the pod runs again", func() bool {
+			return h.CallCount("runSandbox") == 2 && l.isRunning(pod)()
+		})
 		l.desire("file")
 		time.Sleep(time.Second)
 		l.stop() // during the termination
 
 		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", pod) // desired again by the next run
-		l.until(20*time.Second, "the pod runs again", func() bool { return h.CallCount("runSandbox") == 3 && l.isRunning(pod)() })
+		l.until(20*time.Second, "the pod runs again", func() bool {
+			return h.CallCount("runSandbox") == 3 && l.isRunning(pod)()
+		})
 	})
 }
 
@@ -376,7 +385,8 @@ func TestScenario09_RestartKeepsVerdicts(t *testing.T) {
 func TestOrphansAreTerminatedWhenAllSourcesAreReady(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
-		kept, recorded, unknown, old := hostfake.PodOf("kept", "a"), hostfake.PodOf("recorded", "a"), hostfake.PodOf("unknown", "a"), hostfake.PodOf("web", "a")
+		kept, recorded, unknown, old := hostfake.PodOf("kept", "a"), hostfake.PodOf("recorded", "a"),
+			hostfake.PodOf("unknown", "a"), hostfake.PodOf("web", "a")
 		l.desire("file", kept, recorded, unknown, old)
 		l.until(time.Second, "run", l.isRunning(kept, recorded, unknown, old))
 		l.stop()
@@ -399,7 +409,8 @@ func TestOrphansAreTerminatedWhenAllSourcesAreReady(t *testing.T) {
 		late := hostfake.PodOf("late", "a") // not delayed by the slow host list
 		l.desire("file", successor, late)
 		l.until(100*time.Millisecond, "the orphans are deleted", func() bool {
-			return l.isDeleted(recorded.UID)() && l.isDeleted(unknown.UID)() && l.isDeleted(old.UID)() && l.isRunning(successor, kept, late)()
+			return l.isDeleted(recorded.UID)() && l.isDeleted(unknown.UID)() && l.isDeleted(old.UID)() &&
+				l.isRunning(successor, kept, late)()
 		})
 		l.until(6*time.Second, "the leftovers are deleted", l.isDeleted("uid-left"))
 		if n := h.CallCount("start uid-kept"); n != 1 {
@@ -454,7 +465,9 @@ func TestAdoptedPodOfLateSourceIsObservedFirst(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		h.Kill(pod.UID, "a", 7, true)
 		l.desire("file", pod)
-		l.until(50*time.Millisecond, "started again", func() bool { return h.CallCount("start") == 2 && l.isRunning(pod)() })
+		l.until(50*time.Millisecond, "started again", func() bool {
+			return h.CallCount("start") == 2 && l.isRunning(pod)()
+		})
 		if l.divergences.Load() != 0 {
 			t.Errorf("%d divergences", l.divergences.Load())
 		}
@@ -516,7 +529,8 @@ func TestDesiredPodsReportChanges(t *testing.T) {
 func TestObjectsAreReplacedAtomically(t *testing.T) {
 	o := newObjects()
 	key := func(n string) source.ObjectKey {
-		return source.ObjectKey{Kind: plan.ConfigMap, NamespacedName: types.NamespacedName{Namespace: "default", Name: n}}
+		return source.ObjectKey{Kind: plan.ConfigMap, NamespacedName: types.NamespacedName{Namespace: "default",
+			Name: n}}
 	}
 	snap := func(v string) *source.Snapshot {
 		obj := plan.Object{Version: plan.Version{Version: v}}

@@ -30,12 +30,14 @@ func TestEvictedPodStaysFailedUntilManifestChanges(t *testing.T) {
 		failed := func(l *agentFixture) func() bool {
 			return func() bool {
 				s, ok := l.agent.StatusCache.Get(pod.UID)
-				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted" && s.Status.Message == "full" &&
+				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted" &&
+					s.Status.Message == "full" &&
 					len(s.Observed.Volumes) == 0 && len(h.RunningContainers(pod.UID)) == 0
 			}
 		}
 		l.until(time.Minute, "the pod has failed and its volume is unmounted", failed(l))
-		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Memory.Termination.Grace != time.Second { // not the pod's own 30 s
+		// not the pod's own 30 s
+		if s, _ := l.agent.StatusCache.Get(pod.UID); s.Memory.Termination.Grace != time.Second {
 			t.Errorf("got grace period %v, want 1s", s.Memory.Termination.Grace)
 		}
 		count := 0
@@ -67,7 +69,8 @@ func TestEvictedPodStaysFailedUntilManifestChanges(t *testing.T) {
 func TestCriticalPodPreemptsOthers(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		l := startAgent(t, h, hostfake.NodeOf("4", "10"), nil, "file")
-		small, big, system := hostfake.PodRequesting("small", "1"), hostfake.PodRequesting("big", "3"), hostfake.PodRequesting("system", "1")
+		small, big, system := hostfake.PodRequesting("small", "1"), hostfake.PodRequesting("big", "3"),
+			hostfake.PodRequesting("system", "1")
 		system.Spec.Priority = new(int32(2_000_000_000))
 		l.desire("file", small, big)
 		l.until(time.Minute, "both run", func() bool { return l.isRunning(small)() && l.isRunning(big)() })
@@ -76,7 +79,8 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 		check := func(l *agentFixture) {
 			t.Helper()
 			s, ok := l.agent.StatusCache.Get(small.UID)
-			if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Preempting" || len(h.RunningContainers(small.UID)) != 0 || !l.isRunning(big)() {
+			if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Preempting" ||
+				len(h.RunningContainers(small.UID)) != 0 || !l.isRunning(big)() {
 				t.Errorf("got %+v, want a preempted pod", s)
 			}
 		}
@@ -89,8 +93,10 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 			}
 			return n
 		}
-		if eventCount(small, corev1.EventTypeWarning, "Preempted in order to admit critical pod default/system") != 1 || eventCount(system, corev1.EventTypeNormal, "default/small") != 1 {
-			t.Errorf("events of the preempted pod: %+v\nof the critical pod: %+v", l.agent.Events.List(small.UID), l.agent.Events.List(system.UID))
+		if eventCount(small, corev1.EventTypeWarning, "Preempted in order to admit critical pod default/system") != 1 ||
+			eventCount(system, corev1.EventTypeNormal, "default/small") != 1 {
+			t.Errorf("events of the preempted pod: %+v\nof the critical pod: %+v", l.agent.Events.List(small.UID),
+				l.agent.Events.List(system.UID))
 		}
 		l.stop()
 
@@ -109,7 +115,9 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 func TestEvictedStaticPodReturns(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		node := hostfake.LargeNode()
-		pod, overLimit, once, apiPod := hostfake.StaticPod(hostfake.PodOf("p", "a")), hostfake.StaticPod(hostfake.PodOf("over-limit", "a")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("api", "a")
+		pod, overLimit, once, apiPod := hostfake.StaticPod(hostfake.PodOf("p", "a")),
+			hostfake.StaticPod(hostfake.PodOf("over-limit", "a")), hostfake.StaticPod(hostfake.PodOf("once", "a")),
+			hostfake.PodOf("api", "a")
 		once.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 		all := []*corev1.Pod{pod, overLimit, once, apiPod}
 		l := startAgent(t, h, node, nil, "file")
@@ -133,7 +141,9 @@ func TestEvictedStaticPodReturns(t *testing.T) {
 				t.Errorf("the pod ran again after %s, want %d min", took, wait)
 			}
 		}
-		if !slices.ContainsFunc(l.agent.Events.List(pod.UID), func(e corev1.Event) bool { return e.Reason == "Evicted" }) {
+		if !slices.ContainsFunc(l.agent.Events.List(pod.UID), func(e corev1.Event) bool {
+			return e.Reason == "Evicted"
+		}) {
 			t.Errorf("no Evicted event after the recreation: %+v", l.agent.Events.List(pod.UID))
 		}
 		time.Sleep(11 * time.Minute) // a long run resets the back-off
@@ -167,7 +177,9 @@ func TestPreemptedStaticPodWaitsForResources(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.standalone = true
 		l := startAgent(t, h, hostfake.NodeOf("4", "10"), nil, "file")
-		small, big, system := hostfake.StaticPod(hostfake.PodRequesting("small", "1")), hostfake.StaticPod(hostfake.PodRequesting("big", "3")), hostfake.StaticPod(hostfake.PodRequesting("system", "1"))
+		small, big, system := hostfake.StaticPod(hostfake.PodRequesting("small", "1")),
+			hostfake.StaticPod(hostfake.PodRequesting("big", "3")),
+			hostfake.StaticPod(hostfake.PodRequesting("system", "1"))
 		system.Spec.Priority = new(int32(2_000_000_000))
 		l.desire("file", small, big)
 		l.until(time.Minute, "both run", l.isRunning(small, big))

@@ -27,7 +27,8 @@ func newFakeProber() *fakeProber {
 	return &fakeProber{targets: map[types.UID][]plan.ProbeTarget{}, report: map[types.UID]func(string, plan.Health){}}
 }
 
-func (f *fakeProber) Watch(pod *corev1.Pod, targets []plan.ProbeTarget, health func(string, plan.Health), _ func(plan.Reason)) {
+func (f *fakeProber) Watch(pod *corev1.Pod, targets []plan.ProbeTarget, health func(string, plan.Health),
+	_ func(plan.Reason)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
@@ -79,14 +80,18 @@ func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = &corev1.Probe{}, &corev1.Probe{}, &corev1.Probe{}
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pod)
-		l.until(time.Second, "the startup probe is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
+		l.until(time.Second, "the startup probe is watched", func() bool {
+			w, _ := h.prober.of(pod)
+			return len(w) == 1
+		})
 		w, report := h.prober.of(pod)
 		if w[0].Name != "a" || w[0].Probes != (plan.Probes{Startup: true}) || w[0].StartedAt.IsZero() {
 			t.Errorf("%+v", w[0])
 		}
 		health := plan.Health{
 			Started: true,
-			Probes:  []plan.ProbeState{{Kind: plan.StartupProbe, OK: true, Consecutive: 1, Succeeded: true, Phase: time.Now()}},
+			Probes: []plan.ProbeState{{Kind: plan.StartupProbe, OK: true, Consecutive: 1, Succeeded: true,
+				Phase: time.Now()}},
 		}
 		report(w[0].ID, health)
 		l.until(time.Second, "the other probes are watched", func() bool {
@@ -130,9 +135,13 @@ func TestScenario10_ReadyDoesNotFlipOnAgentRestart(t *testing.T) {
 		}()
 		<-l.agent.Ready()
 		l.desire("file", pod)
-		l.until(time.Second, "the probes are watched again", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
+		l.until(time.Second, "the probes are watched again", func() bool {
+			w, _ := h.prober.of(pod)
+			return len(w) == 1
+		})
 		w, _ = h.prober.of(pod)
-		if w[0].Probes != (plan.Probes{Readiness: true, Liveness: true}) || !w[0].Health.Ready || len(w[0].Health.Probes) != 2 {
+		if w[0].Probes != (plan.Probes{Readiness: true, Liveness: true}) || !w[0].Health.Ready ||
+			len(w[0].Health.Probes) != 2 {
 			t.Errorf("the prober did not receive the known results: %+v", w[0])
 		}
 		time.Sleep(time.Minute)
@@ -156,7 +165,10 @@ func TestContainerThatFailsLivenessProbeIsReplaced(t *testing.T) {
 		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.desire("file", pod)
-		l.until(time.Second, "the startup probe is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
+		l.until(time.Second, "the startup probe is watched", func() bool {
+			w, _ := h.prober.of(pod)
+			return len(w) == 1
+		})
 		w, report := h.prober.of(pod)
 		report(w[0].ID, plan.Health{Failed: true, FailedProbe: "liveness", Message: "down"})
 		l.until(2*time.Minute, "the new container is watched", func() bool {

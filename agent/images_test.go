@@ -132,12 +132,15 @@ func TestUninspectableImageIsNotReportedAbsent(t *testing.T) {
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		l.desire("file", pod)
 		waitingReason := func() string {
-			if s, ok := l.agent.StatusCache.Get(pod.UID); ok && len(s.Status.ContainerStatuses) > 0 && s.Status.ContainerStatuses[0].State.Waiting != nil {
+			if s, ok := l.agent.StatusCache.Get(pod.UID); ok && len(s.Status.ContainerStatuses) > 0 &&
+				s.Status.ContainerStatuses[0].State.Waiting != nil {
 				return s.Status.ContainerStatuses[0].State.Waiting.Reason
 			}
 			return ""
 		}
-		l.until(time.Second, "the inspection error is reported", func() bool { return waitingReason() == "ImageInspectError" })
+		l.until(time.Second, "the inspection error is reported", func() bool {
+			return waitingReason() == "ImageInspectError"
+		})
 		h.Mu.Lock()
 		h.ImageError = ""
 		h.Mu.Unlock()

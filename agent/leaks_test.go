@@ -93,7 +93,8 @@ func TestLeaksAreRemovedAfterMinAge(t *testing.T) {
 		l.desire("file")
 		time.Sleep(10 * time.Minute)
 		l.stop()
-		for name, p := range map[string]Ownership{"marked": Marked, "unreferenced": Unreferenced, "shared": UnreferencedShared} {
+		for name, p := range map[string]Ownership{"marked": Marked, "unreferenced": Unreferenced,
+			"shared": UnreferencedShared} {
 			if got := s.removedAfter(name); got < p.minAge() || got > p.minAge()+2*leakScanInterval {
 				t.Errorf("%s: removed after %v, want at least %v", name, got, p.minAge())
 			}

@@ -26,7 +26,8 @@ func TestFinishedPodGetsNoEphemeralContainer(t *testing.T) {
 		})
 		e := corev1.EphemeralContainer{}
 		e.Name, e.Image = "debug", "x"
-		if err := l.agent.AddEphemeralContainer(t.Context(), pod.UID, e); err == nil || !strings.Contains(err.Error(), "pod p has finished") {
+		if err := l.agent.AddEphemeralContainer(t.Context(), pod.UID, e); err == nil ||
+			!strings.Contains(err.Error(), "pod p has finished") {
 			t.Errorf("got %v, want an error", err)
 		}
 		if got := l.agent.desired.ephemeral[pod.UID]; len(got) != 0 {
@@ -52,7 +53,9 @@ func TestEphemeralContainerIsOnDiskBeforeReply(t *testing.T) {
 		if rec := stored[pod.UID].Pod; err != nil || rec == nil || len(rec.Spec.EphemeralContainers) != 1 {
 			t.Errorf("stored pod: %+v, %v", rec, err)
 		}
-		l.until(time.Minute, "the ephemeral container runs", func() bool { return len(h.RunningContainers(pod.UID)) == 2 })
+		l.until(time.Minute, "the ephemeral container runs", func() bool {
+			return len(h.RunningContainers(pod.UID)) == 2
+		})
 	})
 }
 

@@ -51,8 +51,10 @@ func (a *Agent) queueForName(p, holder *corev1.Pod) {
 	if _, known := a.workers[p.UID]; known {
 		return // desired again while it terminates: its worker publishes that
 	}
-	why := status.ReportedReason{Reason: plan.Reason{Code: NameTaken, Message: a.nameTakenMessage(holder)}, Since: time.Now()}
-	if before, shown := a.StatusCache.Get(p.UID); shown && len(before.Reasons) > 0 && before.Reasons[0].Code == NameTaken {
+	why := status.ReportedReason{Reason: plan.Reason{Code: NameTaken, Message: a.nameTakenMessage(holder)},
+		Since: time.Now()}
+	if before, shown := a.StatusCache.Get(p.UID); shown && len(before.Reasons) > 0 &&
+		before.Reasons[0].Code == NameTaken {
 		why.Since = before.Reasons[0].Since
 	}
 	s := pod.UnsyncedSnapshot(p, plan.Verdict{}, plan.Memory{}, why)
@@ -65,7 +67,8 @@ func (a *Agent) nameTakenMessage(holder *corev1.Pod) string {
 	w, known := a.workers[holder.UID]
 	from := a.desired.source[holder.UID]
 	if known && w.terminating || from == "" {
-		return fmt.Sprintf("the pod with UID %s has the same name and is terminating: this pod starts when it is deleted",
+		return fmt.Sprintf("the pod with UID %s has the same name and is terminating: this pod starts when "+
+			"it is deleted",
 			holder.UID)
 	}
 	return fmt.Sprintf("the pod with UID %s from source %s has the same name: only one of them runs", holder.UID, from)

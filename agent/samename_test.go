@@ -23,8 +23,10 @@ func (l *agentFixture) checkPending(pod *corev1.Pod, reason string, words ...str
 	if !ok {
 		l.t.Fatalf("%s is not published", pod.UID)
 	}
-	if s.Status.Phase != corev1.PodPending || s.Status.Reason != reason || len(s.Reasons) != 1 || s.Reasons[0].Code != reason {
-		l.t.Errorf("%s: got %s %s with reasons %+v, want Pending %s", pod.UID, s.Status.Phase, s.Status.Reason, s.Reasons, reason)
+	if s.Status.Phase != corev1.PodPending || s.Status.Reason != reason || len(s.Reasons) != 1 ||
+		s.Reasons[0].Code != reason {
+		l.t.Errorf("%s: got %s %s with reasons %+v, want Pending %s", pod.UID, s.Status.Phase, s.Status.Reason,
+			s.Reasons, reason)
 	}
 	for _, w := range words {
 		if !strings.Contains(s.Status.Message, w) {

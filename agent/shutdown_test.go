@@ -16,12 +16,14 @@ import (
 func (l *agentFixture) isShutDown(pod *corev1.Pod) func() bool {
 	return func() bool {
 		s, ok := l.agent.StatusCache.Get(pod.UID)
-		if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Terminated" || len(l.host.RunningContainers(pod.UID)) != 0 ||
+		if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Terminated" ||
+			len(l.host.RunningContainers(pod.UID)) != 0 ||
 			s.Status.Message != "Pod was terminated in response to imminent node shutdown." {
 			return false
 		}
 		return slices.ContainsFunc(s.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
+			return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+				c.Reason == corev1.PodReasonTerminationByKubelet
 		})
 	}
 }
@@ -33,7 +35,8 @@ func (l *agentFixture) isShutDown(pod *corev1.Pod) func() bool {
 func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 	withHost(t, func(t *testing.T, h *testHost) {
 		h.boot = "first"
-		static, once, apiPod := hostfake.StaticPod(hostfake.PodOf("static", "a", "b")), hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("api", "a")
+		static, once, apiPod := hostfake.StaticPod(hostfake.PodOf("static", "a", "b")),
+			hostfake.StaticPod(hostfake.PodOf("once", "a")), hostfake.PodOf("api", "a")
 		apiPod.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 		once.Spec.RestartPolicy = corev1.RestartPolicyNever
 		all := []*corev1.Pod{static, once, apiPod}
@@ -57,7 +60,8 @@ func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 		}
 		l.stop()
 
-		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file") // an agent that restarts while the host shuts down
+		// an agent that restarts while the host shuts down
+		l = startAgent(t, h, hostfake.LargeNode(), l.records, "file")
 		l.desire("file", all...)
 		l.until(time.Minute, "all pods are still terminated", terminated(l))
 		time.Sleep(10 * time.Minute)
@@ -72,7 +76,8 @@ func TestScenario26_StaticPodsRunAgainAfterReboot(t *testing.T) {
 		l.until(30*time.Second, "the static pods run", l.isRunning(static, once))
 		for _, pod := range []*corev1.Pod{static, once} {
 			s, _ := l.agent.StatusCache.Get(pod.UID)
-			if c := s.Status.ContainerStatuses[0]; c.RestartCount != 1 || s.Status.Reason != "" || s.Termination != nil {
+			if c := s.Status.ContainerStatuses[0]; c.RestartCount != 1 || s.Status.Reason != "" ||
+				s.Termination != nil {
 				t.Errorf("%s: %+v", pod.Name, s.Status)
 			}
 		}

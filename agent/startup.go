@@ -91,7 +91,9 @@ func (a *Agent) HasSynced() bool {
 		return false
 	}
 	snaps := a.Snapshots()
-	return len(snaps) == len(a.Sources) && !slices.ContainsFunc(snaps, func(s *source.Snapshot) bool { return !s.Ready })
+	return len(snaps) == len(a.Sources) && !slices.ContainsFunc(snaps, func(s *source.Snapshot) bool {
+		return !s.Ready
+	})
 }
 
 func (a *Agent) synced() bool {

@@ -47,8 +47,10 @@ func TestDesiredPodsArePublishedWhileRuntimeIsUnavailable(t *testing.T) {
 		}
 		for _, pod := range []*corev1.Pod{one, two} {
 			s, ok := l.agent.StatusCache.Get(pod.UID)
-			if !ok || s.Status.Phase != corev1.PodPending || s.Status.Reason != RuntimeNotReady || len(s.Reasons) != 1 ||
-				s.Reasons[0].Message != "waiting for the container runtime: connection refused" || !s.Reasons[0].Since.Equal(start) {
+			if !ok || s.Status.Phase != corev1.PodPending || s.Status.Reason != RuntimeNotReady ||
+				len(s.Reasons) != 1 ||
+				s.Reasons[0].Message != "waiting for the container runtime: connection refused" ||
+				!s.Reasons[0].Since.Equal(start) {
 				t.Errorf("%s: %+v", pod.Name, s)
 			}
 		}
@@ -57,7 +59,8 @@ func TestDesiredPodsArePublishedWhileRuntimeIsUnavailable(t *testing.T) {
 		if s, _ := l.agent.StatusCache.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": runtime is starting") {
 			t.Errorf("an outdated cause is published: %q", s.Status.Message)
 		}
-		if cause, since := l.agent.WaitingForRuntime(); !strings.HasSuffix(cause, ": runtime is starting") || !since.Equal(start) {
+		if cause, since := l.agent.WaitingForRuntime(); !strings.HasSuffix(cause, ": runtime is starting") ||
+			!since.Equal(start) {
 			t.Errorf("got waiting: %q since %v", cause, since)
 		}
 		l.checkNoCalls("after a change of the cause")
@@ -95,11 +98,13 @@ func TestRestartWithoutRuntimeStartsNothingTwice(t *testing.T) {
 		l = startAgentUnadopted(t, h, hostfake.LargeNode(), l.records, "file")
 		successor := withUID(pod, "uid-successor")
 		l.desire("file", once, successor)
-		if s, ok := l.agent.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Reasons) != 0 {
+		if s, ok := l.agent.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed ||
+			len(s.Reasons) != 0 {
 			t.Errorf("the failed pod is published as %+v", s)
 		}
 		l.desire("file", pod, once)
-		if s, ok := l.agent.StatusCache.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady ||
+		if s, ok := l.agent.StatusCache.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning ||
+			s.Status.Reason != RuntimeNotReady ||
 			s.Status.PodIP != before.Status.PodIP || !slices.Equal(s.Status.PodIPs, before.Status.PodIPs) {
 			t.Errorf("the running pod is published as %+v", s)
 		}
@@ -116,7 +121,9 @@ func TestRestartWithoutRuntimeStartsNothingTwice(t *testing.T) {
 		if s, ok := l.agent.StatusCache.Get(successor.UID); !ok || s.Status.Reason != NameTaken {
 			t.Errorf("the successor is published as %+v", s)
 		}
-		l.until(time.Minute, "the successor runs", func() bool { return l.isRunning(successor)() && l.isDeleted(pod.UID)() })
+		l.until(time.Minute, "the successor runs", func() bool {
+			return l.isRunning(successor)() && l.isDeleted(pod.UID)()
+		})
 		if n := h.CallCount("start uid-p/"); n != 1 {
 			t.Errorf("the container was started %d times, want 1", n)
 		}

@@ -55,7 +55,10 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 		}{
 			{"existing pods come first", func() {}, "+one synced"},
 			{"a new pod", func() { b.Put(snap("two", 1, "")) }, "+two"},
-			{"simultaneous changes may be combined", func() { b.Put(snap("two", 2, "1")); b.Put(snap("two", 3, "2")) }, "~two2|~two1 ~two2"},
+			{"simultaneous changes may be combined", func() {
+				b.Put(snap("two", 2, "1"))
+				b.Put(snap("two", 3, "2"))
+			}, "~two2|~two1 ~two2"},
 			{"a sync without a change causes no event", func() { b.Put(snap("two", 4, "2")) }, ""},
 			{"neither does a change outside of the object", func() {
 				s := snap("two", 5, "2")
@@ -63,7 +66,10 @@ func TestStatusCacheFollowersReceiveChanges(t *testing.T) {
 				b.Put(s)
 			}, ""},
 			{"a removed pod", func() { b.Remove("uid-one") }, "-one"},
-			{"a pod that exists only briefly may be omitted", func() { b.Put(snap("x", 1, "")); b.Remove("uid-x") }, "|+x -x"},
+			{"a pod that exists only briefly may be omitted", func() {
+				b.Put(snap("x", 1, ""))
+				b.Remove("uid-x")
+			}, "|+x -x"},
 		} {
 			step.do()
 			synctest.Wait()
@@ -158,32 +164,40 @@ func TestContainerInstance(t *testing.T) {
 		want       string // ID, or part of the error
 	}{
 		{"the newest instance", []plan.Container{k("2", plan.Running, 1), k("1", plan.Exited, 0)}, false, "2"},
-		{"the instance before a running one", []plan.Container{k("2", plan.Running, 1), k("1", plan.Exited, 0)}, true, "1"},
-		{"the instance before an exited one", []plan.Container{k("2", plan.Exited, 1), k("1", plan.Exited, 0)}, true, "1"},
+		{"the instance before a running one", []plan.Container{k("2", plan.Running, 1), k("1", plan.Exited, 0)}, true,
+			"1"},
+		{"the instance before an exited one", []plan.Container{k("2", plan.Exited, 1), k("1", plan.Exited, 0)}, true,
+			"1"},
 		{"an exited instance whose predecessor was removed", []plan.Container{k("2", plan.Exited, 1)}, true, "2"},
-		{"the first instance has no predecessor", []plan.Container{k("1", plan.Exited, 0)}, true, "previous terminated container"},
-		{"a running instance is not its own predecessor", []plan.Container{k("2", plan.Running, 1)}, true, "previous terminated container"},
+		{"the first instance has no predecessor", []plan.Container{k("1", plan.Exited, 0)}, true,
+			"previous terminated container"},
+		{"a running instance is not its own predecessor", []plan.Container{k("2", plan.Running, 1)}, true,
+			"previous terminated container"},
 		{
 			"an instance of another container does not count", []plan.Container{{ID: "b", Name: "b"}}, false,
 			`container "a" in pod "p" is waiting to start - no logs yet`,
 		},
-		{"a container without instances has no predecessor", nil, true, `previous terminated container "a" in pod "p" not found`},
+		{"a container without instances has no predecessor", nil, true,
+			`previous terminated container "a" in pod "p" not found`},
 	} {
 		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a"), Observed: plan.Observed{Containers: c.containers}}
 		got, err := s.Instance("a", c.previous)
-		if text := fmt.Sprint(got.ID, err); !strings.Contains(strings.TrimSuffix(text, "<nil>"), c.want) || (err == nil) != (got.ID == c.want) {
+		if text := fmt.Sprint(got.ID, err); !strings.Contains(strings.TrimSuffix(text, "<nil>"), c.want) ||
+			(err == nil) != (got.ID == c.want) {
 			t.Errorf("%s: %s", c.what, text)
 		}
 	}
 	for reason, want := range map[string]string{
-		"ContainerCreating": "ContainerCreating", "PodInitializing": "PodInitializing", "CreateContainerConfigError": "CreateContainerConfigError",
-		"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image",
+		"ContainerCreating": "ContainerCreating", "PodInitializing": "PodInitializing",
+		"CreateContainerConfigError": "CreateContainerConfigError",
+		"ErrImagePull":               "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image",
 	} {
 		s := &status.Snapshot{Pod: hostfake.PodOf("p", "a")}
 		s.Status.ContainerStatuses = []corev1.ContainerStatus{{
 			Name: "a", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
 		}}
-		if _, err := s.Instance("a", false); err == nil || err.Error() != `container "a" in pod "p" is waiting to start: `+want {
+		if _, err := s.Instance("a", false); err == nil ||
+			err.Error() != `container "a" in pod "p" is waiting to start: `+want {
 			t.Errorf("%s: %v", reason, err)
 		}
 	}

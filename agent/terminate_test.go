@@ -71,7 +71,8 @@ func TestEditRecreatesFinishedPod(t *testing.T) {
 					l.desire("file", next)
 					l.until(time.Minute, "the edited pod runs", func() bool {
 						s, ok := l.agent.StatusCache.Get(pod.UID)
-						return l.isRunning(pod)() && ok && s.Pod == next && s.Termination == nil && s.Status.Reason == ""
+						return l.isRunning(pod)() && ok && s.Pod == next && s.Termination == nil &&
+							s.Status.Reason == ""
 					})
 					if s, _ := l.agent.StatusCache.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
 						t.Errorf("the restart count of the previous pod was kept: %+v", s.Status.ContainerStatuses[0])
@@ -101,7 +102,9 @@ func TestOnlyManifestEditRecreatesPod(t *testing.T) {
 			return ok && s.Status.Phase == corev1.PodFailed && s.Termination == nil
 		}
 		l.until(time.Minute, "both pods have failed", func() bool { return failed(static) && failed(apiPod) })
-		l.desire("file", static.DeepCopy(), hostfake.EditedPod(apiPod, func(c *corev1.Container) { c.Image = "another" }))
+		l.desire("file", static.DeepCopy(), hostfake.EditedPod(apiPod, func(c *corev1.Container) {
+			c.Image = "another"
+		}))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !failed(static) || !failed(apiPod) || h.CallCount("start") != 2 {

@@ -28,7 +28,8 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 		stdout, stderr string // prefixes
 		code           int
 	}{
-		{"the first line says so", nil, checkReport(), nil, "berth is not running: the checks were run locally\n", "", 1},
+		{"the first line says so", nil, checkReport(), nil, "berth is not running: the checks were run locally\n", "",
+			1},
 		{
 			"failed checks are printed", nil, broken, nil,
 			"berth is not running: the checks were run locally\nFAIL  runtime  connection refused\n", "", 1,

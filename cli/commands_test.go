@@ -127,7 +127,8 @@ func fakeAgent() nodeapi.Handlers {
 		Events: func(_ context.Context, r nodeapi.EventsRequest) (*corev1.EventList, error) {
 			return &corev1.EventList{Items: eventsOf(r.Namespace, r.Pod)}, nil
 		},
-		WatchEvents: func(_ context.Context, r nodeapi.EventsRequest, send func(nodeapi.EventNotification) error) error {
+		WatchEvents: func(_ context.Context, r nodeapi.EventsRequest,
+			send func(nodeapi.EventNotification) error) error {
 			for _, e := range eventsOf(r.Namespace, r.Pod) {
 				if err := send(nodeapi.EventNotification{Event: &e}); err != nil {
 					return err
@@ -228,7 +229,8 @@ func TestOutputs(t *testing.T) {
 		{"evict", invocation{args: []string{"evict", "--explain"}}},
 		{
 			"evict-signal",
-			invocation{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, color: true}},
+			invocation{args: []string{"evict", "--explain", "--signal", "pid.available"},
+				screen: screen{width: 80, color: true}},
 		},
 		{"evict-json", invocation{args: []string{"evict", "--explain", "--signal", "pid.available", "-o", "json"}}},
 		{"evict-without-explain", invocation{args: []string{"evict"}}},
@@ -252,11 +254,13 @@ func TestOutputs(t *testing.T) {
 			"logs-flags",
 			invocation{
 				args: []string{
-					"logs", "web", "-c", "app", "-p", "--tail", "5", "--since", "90s", "--timestamps", "--limit-bytes", "7",
+					"logs", "web", "-c", "app", "-p", "--tail", "5", "--since", "90s", "--timestamps", "--limit-bytes",
+					"7",
 				},
 			},
 		},
-		{"logs-since-time", invocation{args: []string{"logs", "web", "-c", "app", "--since-time", "2026-05-04T15:00:00Z"}}},
+		{"logs-since-time", invocation{args: []string{"logs", "web", "-c", "app", "--since-time",
+			"2026-05-04T15:00:00Z"}}},
 		{"logs-labels", invocation{args: []string{"logs", "-l", "app=web", "--limit-bytes", "9"}}},
 		{
 			"logs-labels-all",
@@ -326,7 +330,8 @@ func TestLogsRejectsConflictingFlags(t *testing.T) {
 func TestFollowedLogsOfSeveralContainersDoNotMixLines(t *testing.T) {
 	h := fakeAgent()
 	path := socket(t, h)
-	stdout, stderr, code := run(t, path, invocation{args: []string{"logs", "web", "-f", "--all-containers", "--prefix"}})
+	stdout, stderr, code := run(t, path,
+		invocation{args: []string{"logs", "web", "-f", "--all-containers", "--prefix"}})
 	if code != 0 || stderr != "" {
 		t.Fatalf("exit %d, %s", code, stderr)
 	}
@@ -409,7 +414,8 @@ func TestCompletion(t *testing.T) {
 		{"containers of the pod", []string{"logs", "web", "-c", ""}, "app log proxy setup"},
 		{"ps takes names", []string{"ps", ""}, "crash done web"},
 		{"containers of the pod to restart", []string{"restart", "web/"}, "web/app web/log web/proxy web/setup"},
-		{"containers to restart in another namespace", []string{"restart", "kube-system/dns/"}, "kube-system/dns/dns kube-system/dns/wait"},
+		{"containers to restart in another namespace", []string{"restart", "kube-system/dns/"},
+			"kube-system/dns/dns kube-system/dns/wait"},
 		{"existing containers are not completed", []string{"debug", "web", "-c", ""}, ""},
 		{"target container", []string{"debug", "web", "--target", "a"}, "app"},
 		{"pods for events", []string{"events", "--for", "w"}, "web"},

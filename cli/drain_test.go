@@ -50,7 +50,8 @@ func TestDrainTerminatesPodsOnlyDuringSystemShutdown(t *testing.T) {
 		t.Errorf("got %q after %d calls", got, calls)
 	}
 	result.NotTerminated = []string{"default/stuck"}
-	if got := drain("stopping"); got != "3 pods terminated in 2s, still running after their grace period: default/stuck\n" {
+	if got := drain("stopping"); got != "3 pods terminated in 2s, still running after their grace period: "+
+		"default/stuck\n" {
 		t.Errorf("%q", got)
 	}
 	result = nodeapi.DrainResult{SkipReason: "it is not configured"}

@@ -156,7 +156,9 @@ func TestExecReportsStartErrors(t *testing.T) {
 		want string
 	}{
 		{
-			"the agent rejects the request", func(*httptest.Server) (string, error) { return "", nodeapi.NotFound("web") },
+			"the agent rejects the request", func(*httptest.Server) (string, error) {
+				return "", nodeapi.NotFound("web")
+			},
 			"Error from agent (NotFound): pods \"web\" not found\n",
 		},
 		{

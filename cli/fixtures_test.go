@@ -111,7 +111,8 @@ func webPod() corev1.Pod {
 				{Name: "data", MountPath: "/data"},
 				{Name: "conf", MountPath: "/conf", ReadOnly: true, SubPath: "a"},
 			},
-		}, {Name: "log", Image: "docker.io/library/busybox:1", Command: []string{"sh", "-c", "while sleep 1\ndo date\ndone\n"},
+		}, {Name: "log", Image: "docker.io/library/busybox:1",
+			Command: []string{"sh", "-c", "while sleep 1\ndo date\ndone\n"},
 			Env: []corev1.EnvVar{
 				{
 					Name: "CPU",
@@ -228,7 +229,8 @@ func watchSteps(all []corev1.Pod, send func(nodeapi.PodEvent) error) error {
 	ending := *ready.DeepCopy()
 	ending.DeletionTimestamp = new(before(0))
 	for _, e := range []nodeapi.PodEvent{{Type: nodeapi.Synced}, {Type: nodeapi.Modified, Pod: &ready},
-		{Type: nodeapi.Modified, Pod: &all[1]}, {Type: nodeapi.Modified, Pod: &ending}, {Type: nodeapi.Deleted, Pod: &ending}} {
+		{Type: nodeapi.Modified, Pod: &all[1]}, {Type: nodeapi.Modified, Pod: &ending},
+		{Type: nodeapi.Deleted, Pod: &ending}} {
 		if err := send(e); err != nil {
 			return err
 		}
@@ -321,7 +323,8 @@ func fakeLogs(_ context.Context, q nodeapi.LogRequest, stdout, stderr io.Writer)
 	for _, part := range []struct {
 		to   io.Writer
 		text string
-	}{{stdout, "out of "}, {stderr, "err of " + q.Container + "\n"}, {stdout, q.Container + asked + "\nunfin"}, {stdout, "ished " + q.Container}} {
+	}{{stdout, "out of "}, {stderr, "err of " + q.Container + "\n"}, {stdout, q.Container + asked + "\nunfin"},
+		{stdout, "ished " + q.Container}} {
 		if _, err := io.WriteString(part.to, part.text); err != nil {
 			return err
 		}

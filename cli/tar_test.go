@@ -68,14 +68,16 @@ func TestV4UnpackedFilesStayBelowTarget(t *testing.T) {
 	}{
 		{
 			"directory into an existing directory",
-			[]packed{{name: "./src/", kind: tar.TypeDir}, {name: "./src/a", text: "1"}, {name: "./src/b/c", text: "2"}}, nil,
+			[]packed{{name: "./src/", kind: tar.TypeDir}, {name: "./src/a", text: "1"}, {name: "./src/b/c", text: "2"}},
+			nil,
 			"src/a=1 src/b/c=2", "", "",
 		},
 		{
 			"parent directory in a name is rejected", []packed{{name: "./src/../../secret", text: "x"}}, nil, "",
 			"does not start with src", "",
 		},
-		{"absolute name is rejected", []packed{{name: "/etc/passwd", text: "x"}}, nil, "", "does not start with src", ""},
+		{"absolute name is rejected", []packed{{name: "/etc/passwd", text: "x"}}, nil, "", "does not start with src",
+			""},
 		{"links are skipped, and files below them are written to a directory", []packed{
 			{name: "./src/out", link: "..", kind: tar.TypeSymlink}, {name: "./src/out/x", text: "1"},
 			{name: "./src/hard", link: "../secret", kind: tar.TypeLink},

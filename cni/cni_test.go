@@ -56,7 +56,8 @@ func TestReady(t *testing.T) {
 		}
 	}
 	expect("no network configuration in " + conf)
-	if err := os.WriteFile(filepath.Join(conf, "a.conflist"), []byte(`{"name": "n", "plugins": [{"type": "one"}]}`), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(conf, "a.conflist"), []byte(`{"name": "n", "plugins": [{"type": "one"}]}`),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	expect(`plugin "one" not found in /nowhere, ` + bin)
@@ -70,7 +71,8 @@ func TestReady(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	t.Parallel()
-	for want, o := range map[string]Options{"cniConfDir: required": {BinDirs: []string{"/x"}}, "cniBinDirs: required": {ConfDir: "/x"}} {
+	for want, o := range map[string]Options{"cniConfDir: required": {BinDirs: []string{"/x"}},
+		"cniBinDirs: required": {ConfDir: "/x"}} {
 		if _, err := New(o); err == nil || err.Error() != want {
 			t.Error(err)
 		}
@@ -82,7 +84,8 @@ func TestCheck(t *testing.T) {
 	conf, bin := confDir(
 		t,
 		"a.conflist",
-		`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "old"}, {"type": "new"}, {"type": "broken"}, {"type": "absent"}]}`,
+		`{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "old"}, {"type": "new"}, {"type": "broken"}, `+
+			`{"type": "absent"}]}`,
 	), t.TempDir()
 	plugin(t, bin, "old", `"0.4.0"`)
 	plugin(t, bin, "new", `"0.4.0", "1.0.0"`)
@@ -109,7 +112,8 @@ func TestCheck(t *testing.T) {
 			"plugin loopback": `plugin "loopback" not found in ` + bin,
 		} {
 			item := got[name]
-			if ok := name == "configuration" || name == "plugin new"; item.OK != ok || !strings.HasPrefix(item.Detail, want) {
+			if ok := name == "configuration" || name == "plugin new"; item.OK != ok ||
+				!strings.HasPrefix(item.Detail, want) {
 				t.Errorf("%s: %+v", name, item)
 			}
 		}
@@ -184,7 +188,9 @@ func TestRun(t *testing.T) {
 		}
 	}
 	expect("no network configuration in " + conf)
-	if err := writeNetwork(conf, defaultNetwork{name: "n", bridge: "b", cidrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}}); err != nil {
+	if err := writeNetwork(conf,
+		defaultNetwork{name: "n", bridge: "b",
+			cidrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}}); err != nil {
 		t.Fatal(err)
 	}
 	expect(`plugin "bridge" not found in ` + bin)

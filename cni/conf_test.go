@@ -24,7 +24,8 @@ func confDir(t *testing.T, files ...string) string {
 	return dir
 }
 
-const good = `{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, {"type": "portmap"}]}`
+const good = `{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, ` +
+	`{"type": "portmap"}]}`
 
 func TestBadConfigurations(t *testing.T) {
 	t.Parallel()
@@ -37,18 +38,26 @@ func TestBadConfigurations(t *testing.T) {
 		{"no name", "a.conflist", `{"plugins": [{"type": "x"}]}`, "name: required"},
 		{"a name of another type", "a.conflist", `{"name": 1}`, "name: must be a string"},
 		{"a name with a path", "a.conflist", `{"name": "../x"}`, `name: "../x" must start with`},
-		{"an unknown version", "a.conflist", `{"name": "n", "cniVersion": "9.9.9"}`, `cniVersion: "9.9.9" is not one of `},
+		{"an unknown version", "a.conflist", `{"name": "n", "cniVersion": "9.9.9"}`,
+			`cniVersion: "9.9.9" is not one of `},
 		{"a version of another type", "a.conflist", `{"name": "n", "cniVersion": 1}`, "cniVersion: must be a string"},
 		{"no plugins", "a.conflist", `{"name": "n"}`, "plugins: required"},
 		{"plugins is not a list", "a.conflist", `{"name": "n", "plugins": {}}`, "plugins: must be a list"},
 		{"an empty list", "a.conflist", `{"name": "n", "plugins": []}`, "plugins: must not be empty"},
-		{"a plugin that is not an object", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, 1]}`, "plugins[1]: must be an object"},
-		{"a plugin without type", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {}]}`, "plugins[1].type: required"},
-		{"a plugin type with a path", "a.conflist", `{"name": "n", "plugins": [{"type": "../x"}]}`, `plugins[0].type: "../x" must be a plugin name without a path`},
-		{"an IPAM plugin type with a path", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "ipam": {"type": "/x"}}]}`, `plugins[0].ipam.type: "/x" must be`},
-		{"an IPAM configuration that is not an object", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "ipam": 1}]}`, "plugins[0].ipam: must be an object"},
-		{"a field of another type", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "capabilities": 1}]}`, "capabilities"},
-		{"a flag of another type", "a.conflist", `{"name": "n", "disableCheck": 1, "plugins": [{"type": "x"}]}`, "disableCheck"},
+		{"a plugin that is not an object", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, 1]}`,
+			"plugins[1]: must be an object"},
+		{"a plugin without type", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {}]}`,
+			"plugins[1].type: required"},
+		{"a plugin type with a path", "a.conflist", `{"name": "n", "plugins": [{"type": "../x"}]}`,
+			`plugins[0].type: "../x" must be a plugin name without a path`},
+		{"an IPAM plugin type with a path", "a.conflist",
+			`{"name": "n", "plugins": [{"type": "x", "ipam": {"type": "/x"}}]}`, `plugins[0].ipam.type: "/x" must be`},
+		{"an IPAM configuration that is not an object", "a.conflist",
+			`{"name": "n", "plugins": [{"type": "x", "ipam": 1}]}`, "plugins[0].ipam: must be an object"},
+		{"a field of another type", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "capabilities": 1}]}`,
+			"capabilities"},
+		{"a flag of another type", "a.conflist", `{"name": "n", "disableCheck": 1, "plugins": [{"type": "x"}]}`,
+			"disableCheck"},
 		{"a list in a file of one plugin", "a.conf", `{"name": "n", "plugins": []}`, "plugins: only a *.conflist file"},
 		{"one plugin without type", "a.json", `{"name": "n"}`, "type: required"},
 	} {
@@ -76,15 +85,20 @@ func TestEffectiveConfiguration(t *testing.T) {
 		network string
 		plugins []string
 	}{
-		{"the IPAM plugin is required too", []string{"a.conflist", good}, "net", []string{"bridge", "host-local", "portmap"}},
+		{"the IPAM plugin is required too", []string{"a.conflist", good}, "net",
+			[]string{"bridge", "host-local", "portmap"}},
 		{"the first file by name is used", []string{"b.conflist", good, "a.conf", one}, "one", []string{"ptp"}},
-		{"files with other suffixes are ignored", []string{"b.conflist", good, "a.conflist.bak", "x", "README", "x"}, "net", []string{"bridge", "host-local", "portmap"}},
-		{"directories are ignored", []string{"b.conflist", good, "a.conflist/x", "x"}, "net", []string{"bridge", "host-local", "portmap"}},
+		{"files with other suffixes are ignored", []string{"b.conflist", good, "a.conflist.bak", "x", "README", "x"},
+			"net", []string{"bridge", "host-local", "portmap"}},
+		{"directories are ignored", []string{"b.conflist", good, "a.conflist/x", "x"}, "net",
+			[]string{"bridge", "host-local", "portmap"}},
 		{
 			"plugins in separate files",
-			[]string{"a.conflist", `{"name": "n", "cniVersion": "1.1.0"}`, "n/1.conf", `{"type": "ptp"}`}, "n", []string{"ptp"},
+			[]string{"a.conflist", `{"name": "n", "cniVersion": "1.1.0"}`, "n/1.conf", `{"type": "ptp"}`}, "n",
+			[]string{"ptp"},
 		},
-		{"a plugin that is used twice is listed once", []string{"a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {"type": "x"}]}`}, "n", []string{"x"}},
+		{"a plugin that is used twice is listed once",
+			[]string{"a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {"type": "x"}]}`}, "n", []string{"x"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +131,8 @@ func TestUnreadable(t *testing.T) {
 
 // N3: any content either fails or results in valid plugin names.
 func FuzzN3Configuration(f *testing.F) {
-	for _, seed := range []string{good, `null`, `[]`, `{"name":"n"}`, `{"name":"n","plugins":[null]}`, `{"name":"n","type":"x","ipam":null}`, `{"name":"n","cniVersions":["1.0.0","x"]}`} {
+	for _, seed := range []string{good, `null`, `[]`, `{"name":"n"}`, `{"name":"n","plugins":[null]}`,
+		`{"name":"n","type":"x","ipam":null}`, `{"name":"n","cniVersions":["1.0.0","x"]}`} {
 		f.Add("a.conflist", []byte(seed))
 		f.Add("a.conf", []byte(seed))
 	}

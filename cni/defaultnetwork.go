@@ -76,7 +76,8 @@ func writeNetwork(confDir string, d defaultNetwork) error {
 	case bytes.Equal(have, want):
 		return nil
 	case !writtenByBerth(have):
-		return fmt.Errorf("%s was not written by berth and is not overwritten: move it away, or unset cniPodCIDRs", file)
+		return fmt.Errorf("%s was not written by berth and is not overwritten: move it away, or unset cniPodCIDRs",
+			file)
 	}
 	if err := os.MkdirAll(confDir, 0o755); err != nil {
 		return err
@@ -204,7 +205,8 @@ func (d defaultNetwork) conflist() ([]byte, error) {
 	}
 	text, err := json.MarshalIndent(conflist{
 		CNIVersion: "1.0.0", Name: d.name,
-		Berth:   "written by berth, which replaces it; to keep your own, remove this key or use a file that sorts first",
+		Berth: "written by berth, which replaces it; to keep your own, remove this key or use a file that " +
+			"sorts first",
 		Plugins: plugins,
 	}, "", "  ")
 	return append(text, '\n'), err

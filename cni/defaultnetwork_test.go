@@ -93,11 +93,14 @@ func TestBadRanges(t *testing.T) {
 	}{
 		{"none", nil, "cniPodCIDRs: must not be empty"},
 		{"the zero value", []netip.Prefix{{}}, "cniPodCIDRs[0]: not an address range"},
-		{"an address in a range", prefixes("10.0.0.1/24"), "cniPodCIDRs[0]: 10.0.0.1/24 has host bits set; use 10.0.0.0/24"},
-		{"too small for a pod", prefixes("10.0.0.0/24", "fd00::/127"), "cniPodCIDRs[1]: fd00::/127: the prefix must have 8 to 126 bits"},
+		{"an address in a range", prefixes("10.0.0.1/24"),
+			"cniPodCIDRs[0]: 10.0.0.1/24 has host bits set; use 10.0.0.0/24"},
+		{"too small for a pod", prefixes("10.0.0.0/24", "fd00::/127"),
+			"cniPodCIDRs[1]: fd00::/127: the prefix must have 8 to 126 bits"},
 		{"everything", prefixes("0.0.0.0/0"), "cniPodCIDRs[0]: 0.0.0.0/0: the prefix must have 8 to 30 bits"},
 		{"loopback", prefixes("127.0.0.0/24"), "cniPodCIDRs[0]: 127.0.0.0/24 is not usable for hosts"},
-		{"two of a family", prefixes("10.0.0.0/24", "10.1.0.0/24"), "cniPodCIDRs: at most one IPv4 and one IPv6 range is allowed"},
+		{"two of a family", prefixes("10.0.0.0/24", "10.1.0.0/24"),
+			"cniPodCIDRs: at most one IPv4 and one IPv6 range is allowed"},
 	} {
 		dir := t.TempDir()
 		if err := WriteDefault(dir, nil, row.cidrs, true); err == nil || err.Error() != row.want {

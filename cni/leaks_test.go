@@ -135,7 +135,8 @@ func TestLeaksFindsOrphanedResourcesOfBerth(t *testing.T) {
 	if len(found) != 2 || calls != 1 {
 		t.Fatalf("%d runtime calls, found %+v", calls, found)
 	}
-	if l := found[ours]; l.Kind != Attachment || !l.OwnedByBerth || len(l.loopbackFiles) != 1 || len(l.Addresses) != 1 ||
+	if l := found[ours]; l.Kind != Attachment || !l.OwnedByBerth || len(l.loopbackFiles) != 1 ||
+		len(l.Addresses) != 1 ||
 		l.ifName != "eth0" {
 		t.Errorf("leak of berth: %+v", l)
 	}
@@ -150,8 +151,11 @@ func TestLeaksOfKnownContainersNeedNoRuntimeCall(t *testing.T) {
 	h.file("addresses/x/10.0.0.1", hexID("a")+"\r\neth0")
 	h.remember("x", hexID("a"), "eth0", "berth.dev/pod", "")
 	found := h.leaks(LeakQuery{
-		Known:         func(string) bool { return true },
-		FilterUnknown: func(context.Context, []string) ([]string, error) { t.Error("unexpected runtime call"); return nil, nil },
+		Known: func(string) bool { return true },
+		FilterUnknown: func(context.Context, []string) ([]string, error) {
+			t.Error("unexpected runtime call")
+			return nil, nil
+		},
 	})
 	if len(found) != 0 {
 		t.Errorf("%+v", found)
@@ -223,7 +227,8 @@ func TestLeaksFindsPinnedNamespaces(t *testing.T) {
 	if len(found) != 1 || found[h.path("netns/cni-free")].Kind != PinnedNetNS {
 		t.Errorf("%+v", found)
 	}
-	if err := h.network.Release(t.Context(), found[h.path("netns/cni-free")]); err != nil || h.there("netns/cni-free") ||
+	if err := h.network.Release(t.Context(), found[h.path("netns/cni-free")]); err != nil ||
+		h.there("netns/cni-free") ||
 		!h.there("netns/cni-named") || !h.there("netns/mine") {
 		t.Errorf("release: %v", err)
 	}
@@ -263,7 +268,8 @@ func saved(network, a, b string) string {
 	comment := func(id string) string {
 		return fmt.Sprintf(`-m comment --comment "name: \"%s\" id: \"%s\""`, network, id)
 	}
-	const chainA, chainB, dnatA = "CNI-aaaaaaaaaaaaaaaaaaaaaaaa", "CNI-bbbbbbbbbbbbbbbbbbbbbbbb", "CNI-DN-aaaaaaaaaaaaaaaaaaaaa"
+	const chainA, chainB, dnatA = "CNI-aaaaaaaaaaaaaaaaaaaaaaaa", "CNI-bbbbbbbbbbbbbbbbbbbbbbbb",
+		"CNI-DN-aaaaaaaaaaaaaaaaaaaaa"
 	return strings.Join([]string{
 		"*nat",
 		":POSTROUTING ACCEPT [0:0]",
@@ -307,7 +313,8 @@ func TestDeletionScript(t *testing.T) {
 		t.Errorf("a chain is deleted before the rules that jump to it:\n%s", text)
 	}
 	for what, got := range map[string]string{
-		"another network": deletionScript(saved("x", a, b), "y", a), "another container": deletionScript(saved("x", a, b), "x", hexID("c")), "no rules": deletionScript("", "x", a),
+		"another network":   deletionScript(saved("x", a, b), "y", a),
+		"another container": deletionScript(saved("x", a, b), "x", hexID("c")), "no rules": deletionScript("", "x", a),
 	} {
 		if got != "" {
 			t.Errorf("%s:\n%s", what, got)
@@ -345,10 +352,12 @@ func TestContainerOfRule(t *testing.T) {
 
 func TestEmptyChainNames(t *testing.T) {
 	t.Parallel()
-	const text = ":CNI-000000000000000000000000 - [0:0]\n:CNI-111111111111111111111111 - [0:0]\n:CNI-222222222222222222222222 - [0:0]\n" +
+	const text = ":CNI-000000000000000000000000 - [0:0]\n:CNI-111111111111111111111111 - " +
+		"[0:0]\n:CNI-222222222222222222222222 - [0:0]\n" +
 		":CNI-DN-00000000000000000000a - [0:0]\n:CNI-HOSTPORT-DNAT - [0:0]\n:MINE - [0:0]\n" +
 		"-A POSTROUTING -s 10.0.0.1/32 -j CNI-111111111111111111111111\n-A CNI-222222222222222222222222 -j ACCEPT\n"
-	if got := emptyChainNames(text); !slices.Equal(got, []string{"CNI-000000000000000000000000", "CNI-DN-00000000000000000000a"}) {
+	if got := emptyChainNames(text); !slices.Equal(got, []string{"CNI-000000000000000000000000",
+		"CNI-DN-00000000000000000000a"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -129,7 +129,8 @@ func deletionScript(saved, network, id string) string {
 		}
 		from, to := f[1], jumpTarget(f)
 		if containerOfRule(line, network) != id {
-			if strings.Contains(line, `id: \"`) || !isContainerChain(from) { // rules in the chain of a host port have no comment
+			// rules in the chain of a host port have no comment
+			if strings.Contains(line, `id: \"`) || !isContainerChain(from) {
 				others[from] = true
 			}
 			others[to] = true

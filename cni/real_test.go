@@ -86,7 +86,8 @@ func TestDefaultNetworkWorks(t *testing.T) {
 			a := attach(t, c, conf, id+"a", one)
 			b := attach(t, c, conf, id+"b", two)
 			for i, ip := range b.IPs {
-				run(t, "ip", "netns", "exec", filepath.Base(one), "busybox", "ping", "-c", "1", "-W", "5", ip.Address.IP.String())
+				run(t, "ip", "netns", "exec", filepath.Base(one), "busybox", "ping", "-c", "1", "-W", "5",
+					ip.Address.IP.String())
 				run(
 					t,
 					"ip",
@@ -132,7 +133,8 @@ func attach(t *testing.T, c *libcni.CNIConfig, conf *libcni.NetworkConfigList, i
 		if err := c.DelNetworkList(context.Background(), conf, rt); err != nil {
 			t.Errorf("DEL: %v", err)
 		}
-		if out, _ := exec.Command("ip", "-n", filepath.Base(netns), "-o", "link").Output(); strings.Contains(string(out), "eth0") {
+		if out, _ := exec.Command("ip", "-n", filepath.Base(netns), "-o",
+			"link").Output(); strings.Contains(string(out), "eth0") {
 			t.Errorf("remaining after DEL: %s", out)
 		}
 	})
@@ -159,7 +161,8 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 		{"type":"bridge","bridge":"leaky0","isGateway":true,"ipMasq":true,"ipam":{"type":"host-local","dataDir":%q,
 		 "ranges":[[{"subnet":"10.213.9.0/24"}],[{"subnet":"fd00:213:9::/64"}]]}},
 		{"type":"portmap","capabilities":{"portMappings":true}}]}`
-	if err := os.WriteFile(filepath.Join(dir, "10-leaky.conflist"), fmt.Appendf(nil, conf, filepath.Join(dir, "addresses")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "10-leaky.conflist"),
+		fmt.Appendf(nil, conf, filepath.Join(dir, "addresses")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n, err := New(Options{ConfDir: dir, BinDirs: []string{realPlugins}, CacheDir: filepath.Join(dir, "cache")})
@@ -193,7 +196,9 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 	release := func(id string, kind Kind) {
 		t.Helper()
 		found, err := n.Leaks(t.Context(), LeakQuery{
-			Known: func(other string) bool { return other != id }, PinKnown: func(string) bool { return true }, Deep: true,
+			Known: func(other string) bool {
+				return other != id
+			}, PinKnown: func(string) bool { return true }, Deep: true,
 			FilterUnknown: func(_ context.Context, ids []string) ([]string, error) { return ids, nil },
 		})
 		if err != nil || len(found) != 1 || found[0].ID != id || found[0].Kind != kind {
@@ -213,7 +218,8 @@ func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(b, Address)
-	if text := rules(); strings.Contains(text, b) || len(emptyChainNames(text)) > 0 || strings.Contains(text, "CNI-DN-") {
+	if text := rules(); strings.Contains(text, b) || len(emptyChainNames(text)) > 0 ||
+		strings.Contains(text, "CNI-DN-") {
 		t.Errorf("after Release for b:\n%s", text)
 	}
 	if held, err := allocatedAddresses(filepath.Join(dir, "addresses", "leaky")); err != nil || len(held) > 0 {

@@ -197,7 +197,8 @@ func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	for _, name := range []string{"etcd", "pki", restoringDir} {
 		if _, err := os.Lstat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Join(
-				fmt.Errorf("%s contains the %s directory of a server: move it away, or use another --data-dir", c.DataDir, name),
+				fmt.Errorf("%s contains the %s directory of a server: move it away, or use another --data-dir",
+					c.DataDir, name),
 				err,
 			)
 		}
@@ -249,7 +250,8 @@ func openBackup(file string) (*zip.ReadCloser, *backupManifest, error) {
 	case manifest.Kind != backupKind:
 		err = fmt.Errorf("%s: not a berth-control backup", file)
 	case manifest.Format > backupFormat:
-		err = fmt.Errorf("%s: created by a newer berth-control (%s): restore it with that version", file, manifest.Version)
+		err = fmt.Errorf("%s: created by a newer berth-control (%s): restore it with that version", file,
+			manifest.Version)
 	default:
 		return a, manifest, nil
 	}

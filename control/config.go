@@ -93,9 +93,10 @@ func Default() Config {
 		ServiceNodePorts:       serviceips.PortRange{First: 30000, Last: 32767},
 		OwnCertificateDuration: pki.DefaultCertificateDuration, ClusterSigningDuration: pki.DefaultCertificateDuration,
 		NodeReturnPeriod: pki.DefaultCertificateDuration,
-		EventTTL:         time.Hour, EtcdCompactionInterval: 5 * time.Minute, EtcdDefragmentationInterval: 10 * time.Minute,
-		ServiceRepairInterval: 3 * time.Minute,
-		ExtendTokenExpiration: true, Controllers: []string{allControllers},
+		EventTTL:         time.Hour, EtcdCompactionInterval: 5 * time.Minute,
+		EtcdDefragmentationInterval: 10 * time.Minute,
+		ServiceRepairInterval:       3 * time.Minute,
+		ExtendTokenExpiration:       true, Controllers: []string{allControllers},
 	}
 }
 

@@ -71,14 +71,16 @@ func TestConfigFileDeprecatedFields(t *testing.T) {
 		c := Default()
 		f.ApplyTo(&c, func(flag string) bool { return flag == row.flag })
 		if !slices.Equal(c.TLSSANs, row.names) || !slices.Equal(c.Controllers, row.controllers) {
-			t.Errorf("%s: got %q and %q, want %q and %q", row.name, c.TLSSANs, c.Controllers, row.names, row.controllers)
+			t.Errorf("%s: got %q and %q, want %q and %q", row.name, c.TLSSANs, c.Controllers, row.names,
+				row.controllers)
 		}
 	}
 }
 
 func TestReadConfigFileErrorNamesField(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"wrong kind", "apiVersion: v1\nkind: Pod\n", "must be apiVersion: berth.dev/v1alpha1, kind: ControlConfiguration"},
+		{"wrong kind", "apiVersion: v1\nkind: Pod\n",
+			"must be apiVersion: berth.dev/v1alpha1, kind: ControlConfiguration"},
 		{"unknown field", configHeader + "lisen: x\n", "lisen"},
 		{"wrong type", configHeader + "names: x\n", "names"},
 		{"nothing", "", "is empty"},
@@ -101,7 +103,9 @@ func TestConfigValidateErrorNamesField(t *testing.T) {
 		{"empty data directory", func(c *Config) { c.DataDir = "" }, "data-dir:"},
 		{"unknown controller", func(c *Config) { c.Controllers = []string{"nonsense"} },
 			`controllers: "nonsense" is not a known controller`},
-		{"zero grace period", func(c *Config) { c.NodeMonitorGracePeriod = 0 }, "node-monitor-grace-period: 0s is too short"},
+		{"zero grace period", func(c *Config) {
+			c.NodeMonitorGracePeriod = 0
+		}, "node-monitor-grace-period: 0s is too short"},
 		{"etcd certificate without key", func(c *Config) { c.Etcd.CertFile = "/x" }, "etcd-keyfile"},
 		{"etcd CA without etcd servers", func(c *Config) { c.Etcd.CAFile = "/x" }, "etcd-servers"},
 	} {

@@ -28,7 +28,8 @@ func TestControllerEnabled(t *testing.T) {
 		{"deprecated name enabled", []string{"namespaces"}, []string{SystemNamespaces}},
 		{"deprecated name disabled", []string{"*", "-namespaces"}, []string{"a", "b"}},
 		{"deprecated flag --off", DisableControllers([]string{"*"}, "a", "namespaces"), []string{"b"}},
-		{"deprecated flag --off overrides", DisableControllers([]string{"*", "a"}, "a"), []string{"b", SystemNamespaces}},
+		{"deprecated flag --off overrides", DisableControllers([]string{"*", "a"}, "a"),
+			[]string{"b", SystemNamespaces}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -55,7 +56,8 @@ func TestValidateControllers(t *testing.T) {
 		{"default", []string{"*"}, ""},
 		{"known names", []string{"*", "scheduler", "-replicaset-controller"}, ""},
 		{"deprecated names", []string{"-namespaces", "bootstrap-tokens", "kubernetes-service", "service-repair"}, ""},
-		{"unknown name", []string{"*", "nonsense"}, `controllers: "nonsense" is not a known controller; known controllers: `},
+		{"unknown name", []string{"*", "nonsense"}, `controllers: "nonsense" is not a known controller; known ` +
+			`controllers: `},
 		{"unknown disabled name", []string{"-nonsense"}, `controllers: "nonsense" is not a known controller`},
 		{"known names are listed", []string{"nonsense"}, "namespace-controller, "},
 		{"negated star", []string{"-*"}, `controllers: "*" is not a known controller`},
@@ -91,7 +93,8 @@ func TestControllerNames(t *testing.T) {
 func TestWarnDeprecatedControllers(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	c := Config{Controllers: []string{"*", "-service-repair", "scheduler"}, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	c := Config{Controllers: []string{"*", "-service-repair", "scheduler"},
+		Log: slog.New(slog.NewTextHandler(&log, nil))}
 	c.warnDeprecatedControllers()
 	const want = `msg="controller name deprecated" controller=service-repair use=service-ip-repair-controller`
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {

@@ -93,7 +93,8 @@ type storeFunc func(a *Assembly, kind *registry.Kind) (*registry.Store, map[stri
 // specialStores returns the kinds that need a storeFunc.
 func specialStores() map[schema.GroupResource]storeFunc {
 	return map[schema.GroupResource]storeFunc{
-		{Resource: "namespaces"}: func(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
+		{Resource: "namespaces"}: func(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage,
+			error) {
 			return registry.NewNamespaces(kind, a.StoreOptions)
 		},
 		{Resource: "pods"}:     podStores,

@@ -29,7 +29,8 @@ const (
 // addOpenAPI adds the OpenAPI definitions, which the library needs for server-side apply. The
 // documents themselves are served by serveOpenAPI.
 func addOpenAPI(config *genericapiserver.Config) {
-	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, scheme.DefinitionNamer())
+	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions,
+		scheme.DefinitionNamer())
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(
 		openapi.GetOpenAPIDefinitions,
 		scheme.DefinitionNamer(),

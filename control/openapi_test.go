@@ -28,7 +28,8 @@ func TestDocumentCacheExpires(t *testing.T) {
 			r, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
 			r.Header.Set("If-None-Match", known)
 			d.ServeHTTP(w, r)
-			if w.Code != wantCode || w.Body.String() != wantBody || w.Header().Get("Etag") != `"hash"` || builds != wantBuilds {
+			if w.Code != wantCode || w.Body.String() != wantBody || w.Header().Get("Etag") != `"hash"` ||
+				builds != wantBuilds {
 				t.Errorf(
 					"%s: code %d, body %q, headers %v, %d builds, want %d %q, %d builds",
 					path,

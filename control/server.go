@@ -70,7 +70,8 @@ func New(ctx context.Context, c Config) (_ *Server, err error) {
 	if s.Client, err = kubernetes.NewForConfig(s.Loopback); err != nil {
 		return nil, fmt.Errorf("loopback: %w", err)
 	}
-	s.Informers = informers.NewSharedInformerFactoryWithOptions(s.Client, 0, informers.WithTransform(withoutManagedFields))
+	s.Informers = informers.NewSharedInformerFactoryWithOptions(s.Client, 0,
+		informers.WithTransform(withoutManagedFields))
 	return s, s.build()
 }
 
@@ -141,7 +142,9 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 			return err
 		}
 		if kind.Default != nil {
-			s.Scheme.AddTypeDefaultingFunc(kind.New(), func(obj any) { kind.Default(registry.MustCast[runtime.Object](obj)) })
+			s.Scheme.AddTypeDefaultingFunc(kind.New(), func(obj any) {
+				kind.Default(registry.MustCast[runtime.Object](obj))
+			})
 		}
 	}
 	s.storageFactory = newStorageFactory(client, s.Scheme, s.Kinds, transformers, s.EtcdCompactionInterval)

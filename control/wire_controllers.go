@@ -72,7 +72,8 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 	return controllers.Run(ctx, name, controllers.Config{
 		Client: a.Client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events,
 		Log:          a.Log,
-		ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority, CABundle: a.Authority.PEM(),
+		ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority,
+		CABundle:               a.Authority.PEM(),
 		NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
 		SigningDuration:        a.ClusterSigningDuration,
 		TokenSigner: &tokens.SecretTokenSigner{

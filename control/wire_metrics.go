@@ -33,7 +33,8 @@ func (a *Assembly) metricsResources() []Resource {
 		},
 	})
 	version := metricsv1beta1.SchemeGroupVersion
-	return []Resource{{Version: version, Name: "nodes", Storage: nodes}, {Version: version, Name: "pods", Storage: pods}}
+	return []Resource{{Version: version, Name: "nodes", Storage: nodes},
+		{Version: version, Name: "pods", Storage: pods}}
 }
 
 // fetchSummary requests the stats summary of a node's kubelet.

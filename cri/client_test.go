@@ -61,8 +61,10 @@ func TestTerminationMessage(t *testing.T) {
 		}
 		return path
 	}
-	message, long, empty := file("message", "bye \xff!"), file("long", strings.Repeat("x", 5000)+"end"), file("empty", "")
-	log := file("log", "2026-01-02T15:04:05Z stdout F one\n2026-01-02T15:04:05Z stderr P tw\n2026-01-02T15:04:05Z stderr F o\n")
+	message, long, empty := file("message", "bye \xff!"), file("long", strings.Repeat("x", 5000)+"end"),
+		file("empty", "")
+	log := file("log", "2026-01-02T15:04:05Z stdout F one\n2026-01-02T15:04:05Z stderr P tw\n2026-01-02T15:04:05Z "+
+		"stderr F o\n")
 	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
 	if err := syscall.Mkfifo(pipe, 0o644); err != nil {
 		t.Fatal(err)
@@ -94,7 +96,8 @@ func TestTerminationMessage(t *testing.T) {
 			Mounts: []*runtimeapi.Mount{{ContainerPath: "/other", HostPath: message},
 				{ContainerPath: "/dev/termination-log", HostPath: row.host}},
 		}
-		own := criconfig.ContainerLabels{TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: row.policy}
+		own := criconfig.ContainerLabels{TerminationMessagePath: "/dev/termination-log",
+			TerminationMessagePolicy: row.policy}
 		if got := terminationMessage(t.Context(), s, own); got != row.want {
 			t.Errorf("%s: %q, want %q", row.name, got, row.want)
 		}

@@ -36,8 +36,9 @@ func (c *Client) ContainerPID(ctx context.Context, id string) (pid int, err erro
 		PID int `json:"pid"`
 	}
 	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil || info.PID <= 0 {
-		return 0, &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("the runtime does not report the PID of container %s",
-			id)}
+		return 0, &plan.Error{Kind: plan.Unsupported,
+			Err: fmt.Errorf("the runtime does not report the PID of container %s",
+				id)}
 	}
 	return info.PID, nil
 }
@@ -60,7 +61,8 @@ func (c *Client) pidFromBundle(ctx context.Context, id string) int {
 	if err != nil || pid <= 0 {
 		return 0
 	}
-	if groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err != nil || !bytes.Contains(groups, []byte(id)) {
+	if groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err != nil ||
+		!bytes.Contains(groups, []byte(id)) {
 		return 0
 	}
 	return pid

@@ -83,8 +83,9 @@ func containerFromStatus(ctx context.Context, s *runtimeapi.ContainerStatus, san
 		ID: s.Id, Name: meta.Name, SandboxID: sandboxID,
 		State: containerState(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: meta.SpecHash,
 		Image: meta.Image, ImageID: s.ImageRef,
-		CreatedAt: timeFromNanos(s.CreatedAt), StartedAt: timeFromNanos(s.StartedAt), FinishedAt: timeFromNanos(s.FinishedAt),
-		Kind: meta.Kind, Devices: meta.Devices,
+		CreatedAt: timeFromNanos(s.CreatedAt), StartedAt: timeFromNanos(s.StartedAt),
+		FinishedAt: timeFromNanos(s.FinishedAt),
+		Kind:       meta.Kind, Devices: meta.Devices,
 		LogPath: s.LogPath, StopSignal: signalName(s.GetStopSignal()), RecursiveReadOnly: recursiveReadOnly(s.Mounts),
 	}
 	if u := s.GetUser().GetLinux(); u != nil {

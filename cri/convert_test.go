@@ -63,12 +63,15 @@ func TestStartInterrupted(t *testing.T) {
 		{"failed to create containerd task: failed to create shim task: context canceled: unknown", 0, true},
 		{"failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown", 0, true},
 		// possibly out of memory
-		{"failed to create shim task: OCI runtime create failed: runc create failed: signal: killed: unknown", 0, false},
+		{"failed to create shim task: OCI runtime create failed: runc create failed: signal: killed: unknown", 0,
+			false},
 		{"failed to start containerd task: context deadline exceeded: unknown", 0, true},
-		{`failed to create shim task: OCI runtime create failed: exec: "nowhere": executable file not found in $PATH: unknown`, 0, false},
+		{`failed to create shim task: OCI runtime create failed: exec: "nowhere": executable file not found in ` +
+			`$PATH: unknown`, 0, false},
 		{"context canceled", 5, false}, // the container ran
 	} {
-		s := &runtimeapi.ContainerStatus{Reason: "StartError", ExitCode: 128, StartedAt: row.started, Message: row.message}
+		s := &runtimeapi.ContainerStatus{Reason: "StartError", ExitCode: 128, StartedAt: row.started,
+			Message: row.message}
 		if got := startInterrupted(s); got != row.want {
 			t.Errorf("%q, started at %d: %v", row.message, row.started, got)
 		}

@@ -133,7 +133,8 @@ func mapError(ctx context.Context, v verb, on string, err error) error {
 	if on != "" {
 		what += " " + on
 	}
-	return &plan.Error{Kind: errorKind(ctx, v, err), Reason: v.reason(), Err: fmt.Errorf("%s: %w", what, grpcMessage{err})}
+	return &plan.Error{Kind: errorKind(ctx, v, err), Reason: v.reason(),
+		Err: fmt.Errorf("%s: %w", what, grpcMessage{err})}
 }
 
 func errorKind(ctx context.Context, v verb, err error) plan.ErrorKind {

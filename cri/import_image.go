@@ -258,7 +258,8 @@ func (i *Import) unpackLayer(ctx context.Context, parent, chain string, l ocispe
 		return mapError(ctx, verbImport, chain, err)
 	}
 	applied, err := c.imageServices.diff.Apply(inside, &diff.ApplyRequest{
-		Diff: &types.Descriptor{MediaType: l.MediaType, Digest: string(l.Digest), Size: l.Size}, Mounts: prepared.GetMounts(),
+		Diff:   &types.Descriptor{MediaType: l.MediaType, Digest: string(l.Digest), Size: l.Size},
+		Mounts: prepared.GetMounts(),
 	})
 	if err == nil && applied.GetApplied().GetDigest() != string(want) {
 		err = fmt.Errorf("layer %s: %w", l.Digest, ErrDiffIDMismatch)
@@ -304,7 +305,8 @@ func (i *Import) TagImage(ctx context.Context, name string, target ocispec.Descr
 func (c *Client) waitImageVisible(ctx context.Context, name string) error {
 	return c.call(ctx, verbImport, name, imageVisibleTimeout, func(ctx context.Context) error {
 		for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-			resp, err := c.images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+			resp, err := c.images.ImageStatus(ctx,
+				&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
 			if err != nil || resp.GetImage() != nil {
 				return err
 			}

@@ -270,7 +270,8 @@ func (c *Client) hasRecord(ctx context.Context, id string) (bool, error) {
 
 // isBerthRecord reports whether CRI created a containerd record for berth.
 func isBerthRecord(k *containers.Container) bool {
-	return k.GetLabels()["io.cri-containerd.kind"] != "" && k.GetLabels()[criconfig.OwnerLabel] == criconfig.OwnerVersion
+	return k.GetLabels()["io.cri-containerd.kind"] != "" &&
+		k.GetLabels()[criconfig.OwnerLabel] == criconfig.OwnerVersion
 }
 
 // classifyTask reports whether berth may delete a task, judging by the available evidence. The

@@ -250,7 +250,8 @@ func runShimDelete(ctx context.Context, t LeakedTask, address string) error {
 	cmd := exec.CommandContext(ctx, program, "-namespace", criNamespace, "-address", address, "-id", t.ID, "-bundle",
 		t.Bundle, "delete")
 	cmd.Dir = t.Bundle
-	cmd.Env = append(os.Environ(), "TTRPC_ADDRESS="+address+".ttrpc", "GRPC_ADDRESS="+address, "NAMESPACE="+criNamespace)
+	cmd.Env = append(os.Environ(), "TTRPC_ADDRESS="+address+".ttrpc", "GRPC_ADDRESS="+address, "NAMESPACE="+
+		criNamespace)
 	cmd.WaitDelay = time.Second
 	return cmd.Run()
 }

@@ -96,7 +96,8 @@ func (c *Client) StaleSockets() (out []string) {
 	for _, dir := range c.sockets.all() {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			if path := filepath.Join(dir, e.Name()); isContainerID(e.Name()) && e.Type() == fs.ModeSocket && isStale(path) {
+			if path := filepath.Join(dir, e.Name()); isContainerID(e.Name()) && e.Type() == fs.ModeSocket &&
+				isStale(path) {
 				out = append(out, path)
 			}
 		}

@@ -48,17 +48,21 @@ func TestParseShim(t *testing.T) {
 		args     []string
 		busy, ok bool
 	}{
-		{"a shim", []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA, "-address", "/c.sock"},
+		{"a shim", []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA, "-address",
+			"/c.sock"},
 			false, true},
 		{"a start command", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock",
 			"-publish-binary", "x", "-id", idA, "start"}, true, true},
-		{"a delete command", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-id", idA,
+		{"a delete command", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-id",
+			idA,
 			"-bundle", "/b", "delete"}, true, true},
-		{"another namespace", []string{"containerd-shim-runc-v2", "-namespace", "moby", "-id", idA, "-address", "/c.sock"},
+		{"another namespace", []string{"containerd-shim-runc-v2", "-namespace", "moby", "-id", idA, "-address",
+			"/c.sock"},
 			false, false},
 		{"an ID that CRI does not generate", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "mine",
 			"-address", "/c.sock"}, false, false},
-		{"another program", []string{"/bin/sh", "containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA}, false, false},
+		{"another program", []string{"/bin/sh", "containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA}, false,
+			false},
 		{"nothing", []string{""}, false, false},
 	} {
 		s, busy, ok := parseShim(strings.Join(row.args, "\x00") + "\x00")
@@ -70,21 +74,27 @@ func TestParseShim(t *testing.T) {
 
 func TestClassifyTaskByBundle(t *testing.T) {
 	t.Parallel()
-	s := LeakSearch{OwnsCgroup: func(c string) bool { return strings.HasPrefix(c, "/kubepods/") }, LogDir: "/var/log/pods"}
+	s := LeakSearch{OwnsCgroup: func(c string) bool {
+		return strings.HasPrefix(c, "/kubepods/")
+	}, LogDir: "/var/log/pods"}
 	for _, row := range []struct {
 		name, config string
 		ours         bool
 	}{
 		{"a sandbox of berth",
-			`{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
+			`{"annotations":{"` + sandboxLogDirAnnotation +
+				`":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
 		{"a container of berth", `{"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
-		{"a sandbox of berth without cgroup", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"}}`,
+		{"a sandbox of berth without cgroup", `{"annotations":{"` + sandboxLogDirAnnotation +
+			`":"/var/log/pods/ns_p_u"}}`,
 			true},
 		{"a foreign log directory",
-			`{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/other/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, false},
+			`{"annotations":{"` + sandboxLogDirAnnotation +
+				`":"/var/log/other/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, false},
 		{"the logs' directory itself", `{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods"}}`, false},
 		{"a foreign cgroup",
-			`{"annotations":{"` + sandboxLogDirAnnotation + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/foreign/x"}}`, false},
+			`{"annotations":{"` + sandboxLogDirAnnotation +
+				`":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/foreign/x"}}`, false},
 		{"an empty spec", `{}`, false},
 		{"an invalid spec", `{`, false},
 	} {
@@ -227,7 +237,8 @@ func TestStaleSockets(t *testing.T) {
 
 func TestMountsBelow(t *testing.T) {
 	t.Parallel()
-	const info = "1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / /a rw - tmpfs x rw\n3 2 0:3 / /a/b\\040c rw - tmpfs x rw\n4 2 0:3 / /ab rw - tmpfs x rw\n"
+	const info = "1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / /a rw - tmpfs x rw\n3 2 0:3 / /a/b\\040c rw - tmpfs x rw\n4 " +
+		"2 0:3 / /ab rw - tmpfs x rw\n"
 	if got := mountsBelow(info, "/a"); !slices.Equal(got, []string{"/a/b c", "/a"}) {
 		t.Errorf("%q", got)
 	}
@@ -236,7 +247,8 @@ func TestMountsBelow(t *testing.T) {
 func TestContainerIDFromCgroup(t *testing.T) {
 	t.Parallel()
 	for cgroup, want := range map[string]string{
-		"/kubepods/podu/" + idA: idA, "/kubepods.slice/kubepods-podu.slice/cri-containerd-" + idB + ".scope": idB, "/kubepods/podu": "", "/": "",
+		"/kubepods/podu/" + idA: idA, "/kubepods.slice/kubepods-podu.slice/cri-containerd-" + idB + ".scope": idB,
+		"/kubepods/podu": "", "/": "",
 	} {
 		if got := containerIDFromCgroup(cgroup); got != want {
 			t.Errorf("%s: %q", cgroup, got)

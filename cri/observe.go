@@ -94,7 +94,8 @@ func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
 	of := func(labels, annotations map[string]string) *PodMeta {
 		s, _ := criconfig.ParseSandbox(labels, annotations)
 		if found[s.UID] == nil {
-			found[s.UID] = &PodMeta{UID: s.UID, Namespace: s.Namespace, Name: s.Name, labels: labels, annotations: annotations}
+			found[s.UID] = &PodMeta{UID: s.UID, Namespace: s.Namespace, Name: s.Name, labels: labels,
+				annotations: annotations}
 		}
 		return found[s.UID]
 	}
@@ -235,7 +236,8 @@ func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
 func (c *Client) sandboxStatus(ctx context.Context, id string,
 	verbose bool) (resp *runtimeapi.PodSandboxStatusResponse, err error) {
 	err = c.call(ctx, verbSandboxStatus, id, c.deadlines.Query, func(ctx context.Context) (err error) {
-		resp, err = c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: verbose})
+		resp, err = c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id,
+			Verbose: verbose})
 		return err
 	})
 	return resp, err

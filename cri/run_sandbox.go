@@ -74,7 +74,8 @@ func (c *Client) createSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 		case left.State == runtimeapi.PodSandboxState_SANDBOX_READY:
 			return left.Id, nil
 		default:
-			if err := errors.Join(c.StopSandbox(ctx, left.Id), c.RemoveSandbox(ctx, left.Id)); err != nil && !wait.next(ctx) {
+			if err := errors.Join(c.StopSandbox(ctx, left.Id), c.RemoveSandbox(ctx, left.Id)); err != nil &&
+				!wait.next(ctx) {
 				return "", fmt.Errorf("remove leftovers of an earlier attempt: %w", err)
 			}
 		}

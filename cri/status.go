@@ -183,7 +183,8 @@ func (c *Client) runtimeInfo(ctx context.Context) (l runtimeInfo, err error) {
 // feature, or its version is unknown.
 func versionReason(name, version, need string, major, minor int) string {
 	var have [2]int
-	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &have[0], &have[1]); name != "containerd" || n < 2 {
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &have[0], &have[1]); name != "containerd" ||
+		n < 2 {
 		return ""
 	}
 	if have[0] > major || have[0] == major && have[1] >= minor {

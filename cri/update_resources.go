@@ -44,7 +44,8 @@ func (c *Client) checkMemoryLimit(ctx context.Context, name, id string, limit in
 	}
 	used, err := c.memoryUsage(ctx, id)
 	if err == nil && used >= uint64(limit) {
-		return fmt.Errorf("container %s: attempting to set memory limit (%d) below current usage (%d)", name, limit, used)
+		return fmt.Errorf("container %s: attempting to set memory limit (%d) below current usage (%d)", name, limit,
+			used)
 	}
 	return err
 }

@@ -117,7 +117,8 @@ func classify(err error) (plan.ErrorKind, string) {
 		return plan.Unavailable, reasonPull
 	case code == codes.Unimplemented:
 		return plan.Unsupported, reasonPull
-	case code == codes.ResourceExhausted && has("space", "quota"), has("no space left on device", "disk quota exceeded"):
+	case code == codes.ResourceExhausted && has("space", "quota"),
+		has("no space left on device", "disk quota exceeded"):
 		return plan.NoSpace, reasonPull
 	case code == codes.Unauthenticated, code == codes.PermissionDenied,
 		has("unauthorized", "authorization failed", "failed to authorize", "access denied", "403 forbidden",

@@ -25,7 +25,8 @@ func TestClassify(t *testing.T) {
 			"ErrImagePull"},
 		{"the registry is unavailable",
 			status.Error(codes.Unknown,
-				`failed to do request: Head "https://reg.io/v2/a": dial tcp: connection refused`), plan.Other, "ErrImagePull"},
+				`failed to do request: Head "https://reg.io/v2/a": dial tcp: connection refused`), plan.Other,
+			"ErrImagePull"},
 		{"the runtime reports that the registry is unavailable", status.Error(codes.Unknown,
 			"RegistryUnavailable: pinging container registry"), plan.Other, "RegistryUnavailable"},
 		{"the signature is invalid", status.Error(codes.Unknown, "SignatureValidationFailed: Source image rejected"),
@@ -34,9 +35,12 @@ func TestClassify(t *testing.T) {
 			plan.Other, "ErrImagePull"},
 		{"a denial with the code NotFound", status.Error(codes.NotFound,
 			"pull access denied, repository does not exist or may require authorization"), plan.Denied, "ErrImagePull"},
-		{"the disk is full", status.Error(codes.ResourceExhausted, "no space left on device"), plan.NoSpace, "ErrImagePull"},
-		{"the quota is exhausted", status.Error(codes.Unknown, "write: disk quota exceeded"), plan.NoSpace, "ErrImagePull"},
-		{"a message was too large", status.Error(codes.ResourceExhausted, "received message larger than max"), plan.Other,
+		{"the disk is full", status.Error(codes.ResourceExhausted, "no space left on device"), plan.NoSpace,
+			"ErrImagePull"},
+		{"the quota is exhausted", status.Error(codes.Unknown, "write: disk quota exceeded"), plan.NoSpace,
+			"ErrImagePull"},
+		{"a message was too large", status.Error(codes.ResourceExhausted, "received message larger than max"),
+			plan.Other,
 			"ErrImagePull"},
 		{"no progress", status.Error(codes.Canceled, "context canceled"), plan.Timeout, "ErrImagePull"},
 		{"a deadline", context.DeadlineExceeded, plan.Timeout, "ErrImagePull"},
@@ -52,9 +56,11 @@ func TestClassify(t *testing.T) {
 func TestPullTextContainsReasonOnce(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
-		"RegistryUnavailable: pinging reg.io": "image pull failed for reg.io/a:1 because the registry is unavailable: pinging reg.io",
-		"SignatureValidationFailed: rejected": "image pull failed for reg.io/a:1 because the signature validation failed: rejected",
-		"manifest unknown":                    `pull image "reg.io/a:1": manifest unknown`,
+		"RegistryUnavailable: pinging reg.io": "image pull failed for reg.io/a:1 because the registry is " +
+			"unavailable: pinging reg.io",
+		"SignatureValidationFailed: rejected": "image pull failed for reg.io/a:1 because the signature validation " +
+			"failed: rejected",
+		"manifest unknown": `pull image "reg.io/a:1": manifest unknown`,
 	} {
 		if got := pullError("reg.io/a:1", status.Error(codes.Unknown, message), false, nil).Error(); got != want {
 			t.Errorf("%s: got %q, want %q", message, got, want)

@@ -49,14 +49,17 @@ func TestSelectRemovals(t *testing.T) {
 		{"no more than necessary is removed", []storedImage{imageUsedBefore("new", 3), imageUsedBefore("old", 9)},
 			threshold, 85,
 			[]string{"old"}, 0},
-		{"images in use are kept", []storedImage{imageUsedBefore("a", 9, markInUse), imageUsedBefore("b", 5)}, threshold, 85,
+		{"images in use are kept", []storedImage{imageUsedBefore("a", 9, markInUse), imageUsedBefore("b", 5)},
+			threshold, 85,
 			[]string{"b"}, 0},
-		{"pinned images are kept", []storedImage{imageUsedBefore("a", 9, markPinned), imageUsedBefore("b", 5)}, threshold, 85,
+		{"pinned images are kept", []storedImage{imageUsedBefore("a", 9, markPinned), imageUsedBefore("b", 5)},
+			threshold, 85,
 			[]string{"b"}, 0},
 		{"young images are kept", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5)}, threshold, 95,
 			[]string{"b"}, 5},
 		{"the shortfall is returned", []storedImage{imageUsedBefore("a", 5)}, threshold, 99, []string{"a"}, 9},
-		{"a threshold of 100 disables removal", []storedImage{imageUsedBefore("a", 9)}, gcPolicy{high: 100, low: 80}, 100,
+		{"a threshold of 100 disables removal", []storedImage{imageUsedBefore("a", 9)}, gcPolicy{high: 100, low: 80},
+			100,
 			nil, 0},
 		{"images above the maximum age are removed at any usage", []storedImage{imageUsedBefore("a", 61),
 			imageUsedBefore("b", 59)},
@@ -66,13 +69,16 @@ func TestSelectRemovals(t *testing.T) {
 				61, markPinned)}, aged, 10, nil, 0},
 		{"removals for age free space", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)},
 			aged, 90, []string{"a"}, 0},
-		{"under disk pressure all unused images are removed", []storedImage{imageUsedBefore("a", 0), imageUsedBefore("b", 5,
-			markInUse), imageUsedBefore("c", 5, markPinned), imageUsedBefore(
-			"d", 7)}, gcPolicy{high: 100, low: 100, allUnused: true}, 0, []string{"d", "a"}, 0},
+		{"under disk pressure all unused images are removed",
+			[]storedImage{imageUsedBefore("a", 0), imageUsedBefore("b", 5,
+				markInUse), imageUsedBefore("c", 5, markPinned), imageUsedBefore(
+				"d", 7)}, gcPolicy{high: 100, low: 100, allUnused: true}, 0, []string{"d", "a"}, 0},
 		{"under disk pressure young images come last", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5),
 			imageUsedBefore("c", 9,
-				markFresh)}, gcPolicy{high: 100, low: 100, minAge: 2 * time.Minute, allUnused: true}, 0, []string{"b", "c", "a"}, 0},
-		{"nothing is removed if the disk size is unknown", []storedImage{imageUsedBefore("a", 9)}, threshold, 0, nil, 0},
+				markFresh)}, gcPolicy{high: 100, low: 100, minAge: 2 * time.Minute, allUnused: true}, 0,
+			[]string{"b", "c", "a"}, 0},
+		{"nothing is removed if the disk size is unknown", []storedImage{imageUsedBefore("a", 9)}, threshold, 0, nil,
+			0},
 	} {
 		d := diskUsage{c.used, 100}
 		if c.used == 0 {
@@ -116,12 +122,14 @@ func TestSelectRemovalsInvariants(t *testing.T) {
 		removed := map[string]bool{}
 		for _, x := range remove {
 			if x.inUse || x.pinned != "" || removed[x.id] {
-				t.Fatalf("seed %d: %s is removed: in use %v, pinned %v, twice %v", seed, x.id, x.inUse, x.pinned, removed[x.id])
+				t.Fatalf("seed %d: %s is removed: in use %v, pinned %v, twice %v", seed, x.id, x.inUse, x.pinned,
+					removed[x.id])
 			}
 			removed[x.id] = true
 		}
 		for _, s := range images {
-			if short > 0 && s.size > 0 && !s.inUse && s.pinned == "" && noon.Sub(s.detected) >= p.minAge && !removed[s.id] {
+			if short > 0 && s.size > 0 && !s.inUse && s.pinned == "" && noon.Sub(s.detected) >= p.minAge &&
+				!removed[s.id] {
 				t.Fatalf("seed %d: shortfall %d and %s is kept", seed, short, s.id)
 			}
 		}
@@ -149,9 +157,10 @@ func TestRunGC(t *testing.T) {
 		go func() {
 			defer close(done)
 			i.RunGC(ctx, GCOptions{
-				HighThresholdPercent: 85, LowThresholdPercent: 80, MinAge: 2 * time.Minute, KeepNames: []string{"registry.k8s.io/pause:3.10"},
-				InUse: func() map[string]bool { return map[string]bool{"used": true, "byid": true, "idle": false} },
-				Usage: usage(95),
+				HighThresholdPercent: 85, LowThresholdPercent: 80, MinAge: 2 * time.Minute,
+				KeepNames: []string{"registry.k8s.io/pause:3.10"},
+				InUse:     func() map[string]bool { return map[string]bool{"used": true, "byid": true, "idle": false} },
+				Usage:     usage(95),
 				OnCollected: func(c GCResult, err error) {
 					if err != nil {
 						t.Error(err)
@@ -218,7 +227,8 @@ func TestGCAgesCountFromLastUse(t *testing.T) {
 			t.Errorf("%+v %v: want b and not the new c", c, err)
 		}
 		f.add(&runtimeapi.Image{Id: "brought", RepoTags: []string{"reg.io/brought:1"}, Size: 100})
-		if c, err := i.FreeSpace(t.Context(), GCOptions{KeepPreloaded: true}, never); err != nil || len(c.Removed) != 1 ||
+		if c, err := i.FreeSpace(t.Context(), GCOptions{KeepPreloaded: true}, never); err != nil ||
+			len(c.Removed) != 1 ||
 			c.Removed[0].ID != "id-of-reg.io/c:1" {
 			t.Errorf("%+v %v: want c, which was pulled", c, err)
 		}
@@ -236,7 +246,8 @@ func TestGCStopsWhenEnoughIsFreed(t *testing.T) {
 		defer i.Close()
 		for _, id := range []string{"a", "b", "c"} {
 			f.add(&runtimeapi.Image{Id: id, RepoTags: []string{"reg.io/" + id + ":1"}, Size: 5})
-			if _, present, err := i.Present(t.Context(), newPod("p", 0), "reg.io/"+id+":1", nil); !present || err != nil {
+			if _, present, err := i.Present(t.Context(), newPod("p", 0), "reg.io/"+id+":1", nil); !present ||
+				err != nil {
 				t.Fatal(present, err)
 			}
 			time.Sleep(time.Minute)

@@ -105,7 +105,8 @@ func TestKeyringOrder(t *testing.T) {
 	t.Parallel()
 	ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "wide"}, {Name: "narrow"}, {Name: "again"}},
 		plan.Objects{
-			secretRef("wide"):   dockerConfig(map[string]string{"*.reg.io": "pattern", "a.reg.io": "host", "other.io": "other"}),
+			secretRef("wide"): dockerConfig(map[string]string{"*.reg.io": "pattern", "a.reg.io": "host",
+				"other.io": "other"}),
 			secretRef("narrow"): dockerConfig(map[string]string{"a.reg.io/team": "path", "*.reg.io/team/app": "deep"}),
 			secretRef("again"):  dockerConfig(map[string]string{"a.reg.io": "second"}),
 		})
@@ -170,7 +171,8 @@ func TestKeyringInvalidSecretWarnings(t *testing.T) {
 		{"auth is not base64", `{"auths":{"reg.io":{"auth":"hunter2!"}}}`,
 			`data[.dockerconfigjson].auths["reg.io"].auth: not the base64 of USER:PASSWORD`, 0},
 		{"auth without a colon", `{"auths":{"reg.io":{"auth":"aHVudGVyMg=="}}}`, `["reg.io"].auth`, 0},
-		{"a password that is a number", `{"auths":{"reg.io":{"password":1234567}}}`, `["reg.io"]: not an object of strings`,
+		{"a password that is a number", `{"auths":{"reg.io":{"password":1234567}}}`,
+			`["reg.io"]: not an object of strings`,
 			0},
 		{"an empty entry", `{"auths":{"reg.io":{}}}`, `["reg.io"]: has no credentials`, 0},
 		{"credentials in the address", `{"auths":{"https://u:hunter2@reg.io":{"auth":"dTpw"}}}`,
@@ -201,7 +203,8 @@ func TestKeyringMissingSecretWarnings(t *testing.T) {
 		secretRef("empty"):  {Secret: &corev1.Secret{}},
 	})
 	want := []string{
-		`pull secret "gone": not found`, `pull secret "unknown": not found`, `pull secret "broken": the server does not answer`,
+		`pull secret "gone": not found`, `pull secret "unknown": not found`,
+		`pull secret "broken": the server does not answer`,
 		`pull secret "empty": has neither data[.dockerconfigjson] nor data[.dockercfg]`,
 	}
 	if len(ring) != 0 || !slices.Equal(warnings, want) {
@@ -222,8 +225,10 @@ func TestCredentialsDoNotPrint(t *testing.T) {
 
 func FuzzKeyring(f *testing.F) {
 	for _, s := range []string{
-		`{"auths":{"reg.io":{"auth":"dTpw"}}}`, `{"auths":{"*.reg.io:5/a":{"username":"u","password":"p"}}}`, `{"auths":null}`, `[]`,
-		`{"auths":{"":{"auth":"dTpw"},"/":{"auth":"dTpw"},"https://":{}}}`, `{"auths":{"[::1]":{"auth":"dTpw"},"[":{"auth":"dTpw"}}}`,
+		`{"auths":{"reg.io":{"auth":"dTpw"}}}`, `{"auths":{"*.reg.io:5/a":{"username":"u","password":"p"}}}`,
+		`{"auths":null}`, `[]`,
+		`{"auths":{"":{"auth":"dTpw"},"/":{"auth":"dTpw"},"https://":{}}}`,
+		`{"auths":{"[::1]":{"auth":"dTpw"},"[":{"auth":"dTpw"}}}`,
 	} {
 		f.Add([]byte(s), "a.reg.io:5/a/b:1")
 	}
@@ -253,7 +258,8 @@ func FuzzWarningsShowNoSecret(f *testing.F) {
 	f.Add("hunter2-password", "identitytoken", "u@reg.io")
 	f.Fuzz(func(t *testing.T, secret, field, at string) {
 		if len(secret) < 12 || strings.Contains(field, secret) || strings.Contains(at, secret) ||
-			strings.Contains("pull secret data .dockerconfigjson auths not the base64 of USER:PASSWORD an object of strings has no credentials", secret) {
+			strings.Contains("pull secret data .dockerconfigjson auths not the base64 of USER:PASSWORD an object of "+
+				"strings has no credentials", secret) {
 			return
 		}
 		raw, err := json.Marshal(map[string]any{"auths": map[string]any{at: map[string]string{field: secret}}})

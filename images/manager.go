@@ -143,7 +143,8 @@ func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string,
 }
 
 // Observe is Present for several images.
-func (m *Manager) Observe(ctx context.Context, pod *corev1.Pod, images []string, secrets plan.Objects) plan.ImageStatuses {
+func (m *Manager) Observe(ctx context.Context, pod *corev1.Pod, images []string,
+	secrets plan.Objects) plan.ImageStatuses {
 	observed := make(plan.ImageStatuses, len(images))
 	for _, name := range images {
 		img, present, err := m.Present(ctx, pod, name, secrets)

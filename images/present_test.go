@@ -93,7 +93,8 @@ func TestObserve(t *testing.T) {
 	i := newImages(t, Options{Service: f})
 	names := []string{"reg.io/a:1", "reg.io/b:1", "Not/A_Name"}
 	seen := i.Observe(t.Context(), newPod("p", 0), names, nil)
-	if a, b, c := seen[names[0]], seen[names[1]], seen[names[2]]; !a.Present || a.ID != "i" || a.Err != "" || b.Present ||
+	if a, b, c := seen[names[0]], seen[names[1]], seen[names[2]]; !a.Present || a.ID != "i" || a.Err != "" ||
+		b.Present ||
 		b.Err != "" || c.Present || c.Err == "" || len(seen) != 3 {
 		t.Errorf("%+v", seen)
 	}

@@ -99,7 +99,8 @@ func (l *pullRecords) recordIntent(image string) error {
 	if !l.openIntent(file, image) {
 		return nil
 	}
-	err := l.write("pulling", file, &kubeletv1beta1.ImagePullIntent{TypeMeta: typeMeta("ImagePullIntent"), Image: image})
+	err := l.write("pulling", file, &kubeletv1beta1.ImagePullIntent{TypeMeta: typeMeta("ImagePullIntent"),
+		Image: image})
 	if err != nil {
 		l.closeIntent(file, func(*pullIntent) {})
 	}

@@ -222,8 +222,9 @@ func TestPullPriority(t *testing.T) {
 		for _, p := range []struct {
 			image    string
 			priority int32
-		}{{"reg.io/low:1", -5}, {"reg.io/first:1", 0}, {"reg.io/second:1", 0}, {"reg.io/high:1", 2e9}, {"reg.io/raised:1",
-			0}, {"reg.io/raised:1", 1000}} {
+		}{{"reg.io/low:1", -5}, {"reg.io/first:1", 0}, {"reg.io/second:1", 0}, {"reg.io/high:1", 2e9},
+			{"reg.io/raised:1",
+				0}, {"reg.io/raised:1", 1000}} {
 			time.Sleep(time.Second)
 			ends = append(ends, startPull(t.Context(), i, newPod("p", p.priority), p.image, nil))
 			synctest.Wait()
@@ -344,7 +345,8 @@ func TestPullTriesAllCredentials(t *testing.T) {
 		secretRef("bad"):  dockerConfig(map[string]string{"reg.io/team": "bad"}),
 		secretRef("good"): dockerConfig(map[string]string{"reg.io": "good", "other.io": "other"}),
 	}
-	if _, err := i.Pull(t.Context(), newPod("p", 0, "bad", "good"), pullAction("reg.io/team/a:1"), secrets); err != nil {
+	if _, err := i.Pull(t.Context(), newPod("p", 0, "bad", "good"), pullAction("reg.io/team/a:1"),
+		secrets); err != nil {
 		t.Fatal(err)
 	}
 	if len(f.auths) != 2 || f.auths[0].Username != "bad" || f.auths[1].Password != "password-of-good" {
@@ -396,7 +398,8 @@ func TestPullWarnsAboutMissingSecret(t *testing.T) {
 	if _, err := i.Pull(t.Context(), newPod("p", 0, "gone"), pullAction("reg.io/a:1"), nil); err != nil {
 		t.Errorf("a public image needs no secret: %v", err)
 	}
-	if want := []string{`p FailedToRetrieveImagePullSecret pull secret "gone": not found`}; !slices.Equal(warnings, want) {
+	if want := []string{`p FailedToRetrieveImagePullSecret pull secret "gone": not found`}; !slices.Equal(warnings,
+		want) {
 		t.Errorf("warnings %q, want %q", warnings, want)
 	}
 	f.pullErr = func(string, *runtimeapi.AuthConfig) error { return errDenied }

@@ -149,7 +149,8 @@ func TestPullThatFailedForSpaceWaits(t *testing.T) {
 		began := time.Now()
 		end := startPull(t.Context(), i, newPod("p", 0), "reg.io/big:1", nil)
 		synctest.Wait()
-		if waitReason := i.WaitingForSpace("reg.io/big:1"); waitReason != "it takes more than 36.0Mi, and 36.0Mi are free" {
+		if waitReason := i.WaitingForSpace("reg.io/big:1"); waitReason != "it takes more than 36.0Mi, and "+
+			"36.0Mi are free" {
 			t.Errorf("unexpected wait reason %q", waitReason)
 		}
 		// A recorded size does not delay a pull forever.
@@ -242,7 +243,8 @@ func TestSpaceIsSharedByRunningPulls(t *testing.T) {
 	if got := strings.Join(began(), " "); got != "a c" {
 		t.Errorf("started: %s, want a and c, which fit together", got)
 	}
-	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are needed by running pulls"; requests[1].waitReason != want {
+	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are needed by " +
+		"running pulls"; requests[1].waitReason != want {
 		t.Errorf("got wait reason %q, want %q", requests[1].waitReason, want)
 	}
 	d.set(DiskSpace{Free: 40 * mib}) // a is pulled

@@ -158,7 +158,8 @@ func TestVerificationPolicies(t *testing.T) {
 		{kubeletv1beta1.NeverVerifyAllowlistedImages, nil, false, false},
 		{kubeletv1beta1.NeverVerifyAllowlistedImages, []string{"reg.io/team/*"}, true, true},
 		{kubeletv1beta1.NeverVerifyAllowlistedImages, []string{"reg.io/team/app"}, true, true},
-		{kubeletv1beta1.NeverVerifyAllowlistedImages, []string{"reg.io/tea", "reg.io/team/ap", "other.io/*"}, false, false},
+		{kubeletv1beta1.NeverVerifyAllowlistedImages, []string{"reg.io/tea", "reg.io/team/ap", "other.io/*"}, false,
+			false},
 		{kubeletv1beta1.AlwaysVerify, nil, false, false},
 	} {
 		n := newTestNode(t)

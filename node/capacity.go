@@ -40,7 +40,8 @@ func Capacity(root string, pods int) (corev1.ResourceList, error) {
 		corev1.ResourcePods:             *resource.NewQuantity(int64(pods), resource.DecimalSI),
 	}
 	for size, n := range hugepages("/sys/kernel/mm/hugepages") {
-		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix + resource.NewQuantity(size, resource.BinarySI).String())
+		name := corev1.ResourceName(corev1.ResourceHugePagesPrefix +
+			resource.NewQuantity(size, resource.BinarySI).String())
 		out[name] = *resource.NewQuantity(size*n, resource.BinarySI)
 	}
 	return out, nil

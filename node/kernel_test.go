@@ -24,10 +24,13 @@ func TestAppArmorEnabled(t *testing.T) {
 
 func TestRootShared(t *testing.T) {
 	t.Parallel()
-	const private, shared = "22 1 8:1 / / rw,relatime - ext4 /dev/root rw\n", "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
-	const slave, other = "22 1 8:1 / / rw master:1 - ext4 shared:1 rw\n", "23 22 8:2 / /srv rw shared:2 - ext4 /dev/b rw\n"
+	const private, shared = "22 1 8:1 / / rw,relatime - ext4 /dev/root rw\n",
+		"22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+	const slave, other = "22 1 8:1 / / rw master:1 - ext4 shared:1 rw\n",
+		"23 22 8:2 / /srv rw shared:2 - ext4 /dev/b rw\n"
 	for table, want := range map[string]bool{
-		"": false, private: false, shared: true, slave: false, private + other: false, private + shared: true, shared + other + private: false, "x\n": false,
+		"": false, private: false, shared: true, slave: false, private + other: false, private + shared: true,
+		shared + other + private: false, "x\n": false,
 	} {
 		if rootShared(table) != want {
 			t.Errorf("%q", table)

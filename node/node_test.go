@@ -16,10 +16,11 @@ import (
 func TestDefaultInterface(t *testing.T) {
 	const head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 	for name, tt := range map[string]struct{ routes, want string }{
-		"a default route beside others": {head + "br0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\neth7\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n", "eth7"},
-		"no default route":              {head + "br0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n", ""},
-		"no routes":                     {"", ""},
-		"rubbish":                       {"a b c\n\x00\n", ""},
+		"a default route beside others": {head +
+			"br0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\neth7\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n", "eth7"},
+		"no default route": {head + "br0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n", ""},
+		"no routes":        {"", ""},
+		"rubbish":          {"a b c\n\x00\n", ""},
 	} {
 		if got := defaultInterface([]byte(tt.routes)); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
@@ -36,15 +37,17 @@ func TestChangedAddresses(t *testing.T) {
 		return out
 	}
 	for name, tt := range map[string]struct{ had, here, now, want string }{
-		"nothing changed":                             {"192.0.2.1", "192.0.2.1 10.88.0.1", "192.0.2.1", ""},
-		"another one is preferred now":                {"192.0.2.1", "192.0.2.1 192.0.2.2", "192.0.2.2", ""},
-		"a family came":                               {"192.0.2.1", "192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::1", ""},
-		"the address was replaced":                    {"192.0.2.1", "192.0.2.2", "192.0.2.2", "192.0.2.2"},
-		"one of two was replaced":                     {"192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2"},
+		"nothing changed":              {"192.0.2.1", "192.0.2.1 10.88.0.1", "192.0.2.1", ""},
+		"another one is preferred now": {"192.0.2.1", "192.0.2.1 192.0.2.2", "192.0.2.2", ""},
+		"a family came": {"192.0.2.1", "192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::1",
+			""},
+		"the address was replaced": {"192.0.2.1", "192.0.2.2", "192.0.2.2", "192.0.2.2"},
+		"one of two was replaced": {"192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::2",
+			"192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2"},
 		"one of two was removed without replacement":  {"192.0.2.1 2001:db8::1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
 		"the address was removed without replacement": {"192.0.2.1", "", "127.0.0.1", ""},
-		"there was none":                              {"127.0.0.1", "", "127.0.0.1", ""},
-		"there was none and one has come":             {"127.0.0.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
+		"there was none":                  {"127.0.0.1", "", "127.0.0.1", ""},
+		"there was none and one has come": {"127.0.0.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
 	} {
 		if got := changedAddresses(list(tt.had), list(tt.here), list(tt.now)); !slices.Equal(got, list(tt.want)) {
 			t.Errorf("%s: %v", name, got)
@@ -64,14 +67,16 @@ func TestPodBridgeIsIgnored(t *testing.T) {
 	} {
 		name, text, _ := strings.Cut(file, "=")
 		path := filepath.Join(sys, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := os.Remove(filepath.Join(sys, "empty/brif/.keep")); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"eth0": false, "veth1": false, "br0": false, "br1": false, "cni0": true, "empty": true, "none": false} {
+	for name, want := range map[string]bool{"eth0": false, "veth1": false, "br0": false, "br1": false, "cni0": true,
+		"empty": true, "none": false} {
 		if got := isPodBridge(sys, name); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -87,7 +92,8 @@ func TestAddressesAndCapacityOfThisHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory,
+		corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
 		if q := c[name]; q.Sign() <= 0 {
 			t.Errorf("%s: got %s", name, q.String())
 		}
@@ -134,7 +140,8 @@ func TestAllocatableSubtractsHugePagesFromMemory(t *testing.T) {
 		memory, small, unreserved := got["memory"], got["hugepages-2Mi"], whole["memory"]
 		if memory.Cmp(resource.MustParse(row.want)) != 0 || small.Cmp(resource.MustParse(row.twoMi)) != 0 ||
 			unreserved.Cmp(resource.MustParse("14Gi")) != 0 {
-			t.Errorf("%+v: memory %s, pages of 2Mi %s, unreserved %s", row, memory.String(), small.String(), unreserved.String())
+			t.Errorf("%+v: memory %s, pages of 2Mi %s, unreserved %s", row, memory.String(), small.String(),
+				unreserved.String())
 		}
 	}
 }
@@ -223,12 +230,14 @@ func TestValidateReserved(t *testing.T) {
 		"memory": resource.MustParse("1Gi"),
 		"pid":    resource.MustParse("1000"),
 	}
-	for _, ok := range [][]corev1.ResourceList{{}, {list("cpu", "1"), list("cpu", "1")}, {list("memory", "1Gi"), list("pid", "1k")}} {
+	for _, ok := range [][]corev1.ResourceList{{}, {list("cpu", "1"), list("cpu", "1")},
+		{list("memory", "1Gi"), list("pid", "1k")}} {
 		if err := ValidateReserved(has, ok...); err != nil {
 			t.Errorf("%v: %v", ok, err)
 		}
 	}
-	for _, bad := range [][]corev1.ResourceList{{list("cpu", "1"), list("cpu", "1001m")}, {list("memory", "2Gi")}, {list("pid", "1001")}, {list("hugepages-2Mi", "2Mi")}} {
+	for _, bad := range [][]corev1.ResourceList{{list("cpu", "1"), list("cpu", "1001m")}, {list("memory", "2Gi")},
+		{list("pid", "1001")}, {list("hugepages-2Mi", "2Mi")}} {
 		if err := ValidateReserved(has, bad...); err == nil || !strings.Contains(err.Error(), "reserved") {
 			t.Errorf("%v: %v", bad, err)
 		}

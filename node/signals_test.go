@@ -23,7 +23,8 @@ func TestReadSignalsOfThisHost(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	for _, s := range []pressure.Signal{
-		pressure.MemoryAvailable, pressure.PIDAvailable, pressure.NodefsAvailable, pressure.ImagefsAvailable, pressure.ContainerfsAvailable,
+		pressure.MemoryAvailable, pressure.PIDAvailable, pressure.NodefsAvailable, pressure.ImagefsAvailable,
+		pressure.ContainerfsAvailable,
 	} {
 		if l, read := r.Levels[s]; !read || l.Available <= 0 || l.Available > l.Capacity {
 			t.Errorf("%s: %+v, read %t", s, l, read)

@@ -127,7 +127,8 @@ func BootTime() time.Time {
 func Processes() (now, most int64) {
 	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
 		if text, err := os.ReadFile(file); err == nil {
-			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && (most == 0 || n < most) {
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil &&
+				(most == 0 || n < most) {
 				most = n
 			}
 		}

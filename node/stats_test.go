@@ -10,7 +10,8 @@ func TestParseMemory(t *testing.T) {
 	t.Parallel()
 	got := parseMemory(
 		[]byte(
-			"MemTotal:  1000 kB\nMemFree:  300 kB\nBuffers: 10 kB\nCached: 200 kB\nInactive(file): 50 kB\nAnonPages: 90 kB\nMapped: 5 kB\nSwapTotal: 20 kB\nSwapFree: 15 kB\nHugePages_Total: 3\n",
+			"MemTotal:  1000 kB\nMemFree:  300 kB\nBuffers: 10 kB\nCached: 200 kB\nInactive(file): 50 kB\nAnonPages: " +
+				"90 kB\nMapped: 5 kB\nSwapTotal: 20 kB\nSwapFree: 15 kB\nHugePages_Total: 3\n",
 		),
 	)
 	want := Memory{

@@ -68,7 +68,8 @@ func prettyName(text []byte) string {
 func ValidateNodeIPs(ips []netip.Addr) error {
 	for _, ip := range ips {
 		if ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() {
-			return fmt.Errorf("--node-ip: %s is not reachable from other machines: use another address of this host", ip)
+			return fmt.Errorf("--node-ip: %s is not reachable from other machines: use another address of this host",
+				ip)
 		}
 	}
 	return nil

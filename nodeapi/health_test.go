@@ -15,7 +15,9 @@ func TestHealthPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	fine := HealthCheck{Name: "store", Check: func(context.Context) error { return nil }}
-	nonFatal := HealthCheck{Name: "disk", NonFatal: true, Check: func(context.Context) error { return errors.New("full") }}
+	nonFatal := HealthCheck{Name: "disk", NonFatal: true, Check: func(context.Context) error {
+		return errors.New("full")
+	}}
 	broken := HealthCheck{Name: "runtime", Check: func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); !bounded {
 			t.Error("check without a deadline")
@@ -26,7 +28,9 @@ func TestHealthPort(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() {
 		stopped <- ServeHealth(ctx, ln, Health{Live: []HealthCheck{fine, nonFatal}, Ready: []HealthCheck{fine, broken},
-			Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "up 1\n") })})
+			Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "up 1\n")
+			})})
 	}()
 	for _, tt := range []struct {
 		name, path string
@@ -35,7 +39,8 @@ func TestHealthPort(t *testing.T) {
 	}{
 		{"short response", "/healthz", 200, "ok"},
 		{"verbose response", "/healthz?verbose", 200, "[+]store ok\n[!]disk: full\nhealthz check passed\n"},
-		{"a non-fatal check fails when requested by name", "/healthz/disk", 500, "[-]disk failed: full\nhealthz check failed: disk\n"},
+		{"a non-fatal check fails when requested by name", "/healthz/disk", 500,
+			"[-]disk failed: full\nhealthz check failed: disk\n"},
 		{
 			"a failed check is always reported", "/readyz", 500,
 			"[+]store ok\n[-]runtime failed: no answer\nreadyz check failed: runtime\n",
@@ -45,7 +50,8 @@ func TestHealthPort(t *testing.T) {
 			"[+]store ok\n[+]runtime excluded: ok\nreadyz check passed\n",
 		},
 		{"a check can be requested by name", "/readyz/store", 200, "ok"},
-		{"a failed check requested by name", "/readyz/runtime", 500, "[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
+		{"a failed check requested by name", "/readyz/runtime", 500,
+			"[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
 		{"an unknown check is not found", "/readyz/moon", 404, "check \"moon\" not found\n"},
 		{"metrics", "/metrics", 200, "up 1\n"},
 		{"profiles are not served", "/debug/pprof/", 404, "404 page not found\n"},

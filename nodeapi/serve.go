@@ -88,7 +88,9 @@ func (s *server) routes() http.Handler {
 		{"POST " + podPattern + "/exec", s.h.ExecURL != nil, s.exec},
 		{"POST " + podPattern + "/restart", s.h.Restart != nil, s.restart},
 		{"POST " + podPattern + "/ephemeralcontainers", s.h.Debug != nil, s.debug},
-		{"GET /metrics", s.h.Metrics != nil, func(w http.ResponseWriter, r *http.Request) { s.h.Metrics.ServeHTTP(w, r) }},
+		{"GET /metrics", s.h.Metrics != nil, func(w http.ResponseWriter, r *http.Request) {
+			s.h.Metrics.ServeHTTP(w, r)
+		}},
 		{"POST " + podPattern + "/attach", s.h.Attach != nil, s.attach},
 		{"POST " + podPattern + "/portforward", s.h.DialPort != nil, s.forward},
 		{"GET /debug/pprof/", true, pprof.Index},

@@ -149,7 +149,9 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 		{"version", func() (any, error) { return c.Version(ctx) }, `{"version":"v1","go":"","platform":""}`},
 		{"node", func() (any, error) { return c.Node(ctx) },
 			`{"name":"n","badFiles":[{"path":"/a.yaml","line":3,"message":"","since":"2026-05-04T03:02:01Z"}]}`},
-		{"check", func() (any, error) { return c.Check(ctx) }, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},
+		{"check", func() (any, error) {
+			return c.Check(ctx)
+		}, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},
 		{"plan", func() (any, error) { return c.Plan(ctx, []byte("a: b")) },
 			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
 		{"drain", func() (any, error) { return c.Drain(ctx) }, `{"pods":2,"late":["a/b"],"took":0}`},
@@ -176,7 +178,8 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 		}, `"ns/web"`},
 		{"exec", func() (any, error) {
 			return c.ExecURL(
-				ctx, ExecRequest{Namespace: "ns", Pod: "web", Container: "c", Command: []string{"ls", "-l a"}, TTY: true},
+				ctx, ExecRequest{Namespace: "ns", Pod: "web", Container: "c", Command: []string{"ls", "-l a"},
+					TTY: true},
 			)
 		}, `"http://x/ns/web/c/[\"ls\" \"-l a\"]/false/true"`},
 	} {
@@ -437,11 +440,17 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			metav1.StatusReasonInternalError, "the disk\nis full",
 		},
 		{
-			"a deadline is a timeout", func() error { _, err := c.Node(ctx); return err }, 504, metav1.StatusReasonTimeout,
+			"a deadline is a timeout", func() error {
+				_, err := c.Node(ctx)
+				return err
+			}, 504, metav1.StatusReasonTimeout,
 			"context deadline exceeded",
 		},
 		{
-			"an endpoint without a handler is not implemented", func() error { _, err := c.Version(ctx); return err }, 501,
+			"an endpoint without a handler is not implemented", func() error {
+				_, err := c.Version(ctx)
+				return err
+			}, 501,
 			metav1.StatusReasonMethodNotAllowed, "this agent does not implement /v1/version",
 		},
 		{"an unknown endpoint is not found", func() error {
@@ -472,7 +481,9 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			metav1.StatusReasonBadRequest, "container: required",
 		},
 		{
-			"a watch that cannot start returns a reason", func() error { return c.WatchPods(ctx, PodsRequest{}, nil) }, 429,
+			"a watch that cannot start returns a reason", func() error {
+				return c.WatchPods(ctx, PodsRequest{}, nil)
+			}, 429,
 			metav1.StatusReasonTooManyRequests, "later",
 		},
 	} {
@@ -571,7 +582,8 @@ func TestWatchFiltersPods(t *testing.T) {
 func TestLogsPassOptionsAndStreams(t *testing.T) {
 	tail, limit := int64(0), int64(99)
 	want := LogRequest{Namespace: "default", Pod: "web", Container: "c", Follow: true, Previous: true, Timestamps: true,
-		Tail: &tail, Since: 90 * time.Second, SinceTime: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), LimitBytes: &limit}
+		Tail: &tail, Since: 90 * time.Second, SinceTime: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
+		LimitBytes: &limit}
 	long := bytes.Repeat([]byte("x"), 3*maxFrame+1)
 	c := startAgent(t, Handlers{Logs: func(_ context.Context, q LogRequest, stdout, stderr io.Writer) error {
 		if fmt.Sprint(*q.Tail, *q.LimitBytes) != "0 99" {
@@ -670,8 +682,9 @@ func TestClientReportsConnectionErrors(t *testing.T) {
 	ln.SetUnlinkOnClose(false)
 	_ = ln.Close()
 	for path, want := range map[string]string{
-		missing: "unable to connect to the agent, is berth running? dial unix " + missing + ": connect: no such file or directory",
-		dead:    "unable to connect to the agent, is berth running? dial unix " + dead + ": connect: connection refused",
+		missing: "unable to connect to the agent, is berth running? dial unix " + missing +
+			": connect: no such file or directory",
+		dead: "unable to connect to the agent, is berth running? dial unix " + dead + ": connect: connection refused",
 	} {
 		c, err := Dial(path)
 		if err != nil {

@@ -86,7 +86,8 @@ func (b *build) common(ctx context.Context, program string) error {
 		}
 	}
 	args := []string{
-		"go", "run", "-trimpath", "-tags", "packaging", "-ldflags", b.ldflags, "./cmd/" + program, "packaging-files", stage,
+		"go", "run", "-trimpath", "-tags", "packaging", "-ldflags", b.ldflags, "./cmd/" + program, "packaging-files",
+		stage,
 	}
 	if err := b.run(ctx, ".", nil, args...); err != nil {
 		return err

@@ -69,7 +69,8 @@ func copyright(ctx context.Context, program string) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	out.WriteString(
-		"berth is licensed under the Apache License, Version 2.0, which is in /usr/share/common-licenses/Apache-2.0.\n" +
+		"berth is licensed under the Apache License, Version 2.0, which is in " +
+			"/usr/share/common-licenses/Apache-2.0.\n" +
 			"\nThe program is linked with the modules below; their licenses and notices follow.\n",
 	)
 	for _, text := range texts {

@@ -29,7 +29,8 @@ func debianVersion(describe string, committed time.Time) (string, error) {
 	}
 	m := described.FindStringSubmatch(version)
 	if m == nil {
-		return "", fmt.Errorf("%q is not a version: must be v1.2.3 or v1.2.3-rc.1, optionally with -14-gabc1234", describe)
+		return "", fmt.Errorf("%q is not a version: must be v1.2.3 or v1.2.3-rc.1, optionally with -14-gabc1234",
+			describe)
 	}
 	version = m[1]
 	if m[2] != "" {

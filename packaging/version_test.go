@@ -51,7 +51,8 @@ func TestDebianVersionsIncrease(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i > 0 {
-			if out, err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", before, "lt", version).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", before, "lt",
+				version).CombinedOutput(); err != nil {
 				t.Errorf("dpkg does not order %s before %s: %v %s", before, version, err, out)
 			}
 		}

@@ -119,7 +119,8 @@ func TestAppArmorAnnotationsSetFields(t *testing.T) {
 	const prefix = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
 	pod := &corev1.Pod{}
 	pod.Annotations = map[string]string{
-		prefix + "a": "localhost/strict", prefix + "b": "runtime/default", prefix + "c": "unconfined", prefix + "d": "nonsense",
+		prefix + "a": "localhost/strict", prefix + "b": "runtime/default", prefix + "c": "unconfined",
+		prefix + "d": "nonsense",
 	}
 	own := &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}
 	pod.Spec.Containers = []corev1.Container{

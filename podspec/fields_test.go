@@ -204,7 +204,8 @@ func selectors(t *testing.T) map[string]bool {
 		case d.IsDir() && slices.Contains([]string{"test", "testdata", "console", "docs", ".git"}, d.Name()):
 			return filepath.SkipDir
 		case !strings.HasSuffix(path, ".go"), strings.HasSuffix(path, "_test.go"),
-			strings.HasPrefix(path, "../podspec/validate"), strings.HasPrefix(path, "../podspec/defaults"), path == "../podspec/unsupported.go":
+			strings.HasPrefix(path, "../podspec/validate"), strings.HasPrefix(path, "../podspec/defaults"),
+			path == "../podspec/unsupported.go":
 			return nil
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)

@@ -69,7 +69,8 @@ func TestParseImageName(t *testing.T) {
 }
 
 func FuzzParseImageName(f *testing.F) {
-	for _, s := range []string{"nginx", "a.b:5/c/d:e@sha256:" + hex64, "[::1]:1/x", "localhost/x:1", "A/b", "a@b@c", "::", "docker.io/x/y", "index.docker.io/x"} {
+	for _, s := range []string{"nginx", "a.b:5/c/d:e@sha256:" + hex64, "[::1]:1/x", "localhost/x:1", "A/b", "a@b@c",
+		"::", "docker.io/x/y", "index.docker.io/x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

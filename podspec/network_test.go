@@ -22,7 +22,8 @@ func TestBandwidthAnnotations(t *testing.T) {
 			switch {
 			case want == "" && len(errs) > 0:
 				t.Errorf("%s %q: %v", key, value, errs)
-			case want != "" && (len(errs) != 1 || errs[0].Field != "metadata.annotations["+key+"]" || !strings.Contains(errs[0].Detail, want)):
+			case want != "" && (len(errs) != 1 || errs[0].Field != "metadata.annotations["+key+"]" ||
+				!strings.Contains(errs[0].Detail, want)):
 				t.Errorf("%s %q: %v, want %s", key, value, errs, want)
 			}
 			if errs := ValidateStored(pod); len(errs) > 0 {

@@ -24,13 +24,17 @@ func TestIsCritical(t *testing.T) {
 		{"pod of an API server", "{}", map[string]string{"kubernetes.io/config.source": "api"}, false, false, 0},
 		{"pod without annotations", "{}", nil, false, false, 0},
 		{"static pod, on a joined node only", "{}", static, true, false, 0},
-		{"mirror pod, on a joined node only", "{}", map[string]string{corev1.MirrorPodAnnotationKey: "x"}, true, false, 0},
+		{"mirror pod, on a joined node only", "{}", map[string]string{corev1.MirrorPodAnnotationKey: "x"}, true, false,
+			0},
 		{"system priority", "priority: 2000000000", nil, true, true, 2000000000},
 		{"highest user priority", "priority: 1000000000", nil, false, false, 1000000000},
-		{"unresolved class system-node-critical", "priorityClassName: system-node-critical", static, true, true, 2000001000},
-		{"unresolved class system-cluster-critical", "priorityClassName: system-cluster-critical", static, true, true, 2000000000},
+		{"unresolved class system-node-critical", "priorityClassName: system-node-critical", static, true, true,
+			2000001000},
+		{"unresolved class system-cluster-critical", "priorityClassName: system-cluster-critical", static, true, true,
+			2000000000},
 		{"unresolved other class", "priorityClassName: high", nil, false, false, 0},
-		{"a resolved priority takes precedence over the class", "{priorityClassName: system-node-critical, priority: 5}", nil, false, false, 5},
+		{"a resolved priority takes precedence over the class",
+			"{priorityClassName: system-node-critical, priority: 5}", nil, false, false, 5},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := podOf(t, row.spec)
@@ -60,7 +64,8 @@ func TestGracePeriod(t *testing.T) {
 		{"the deletion takes precedence", n(5), n(7), 7 * time.Second},
 		{"zero is immediate", n(5), n(0), 0},
 		{"negative values are one second", n(-3), nil, time.Second},
-		{"the maximum does not overflow", n(math.MaxInt64), nil, time.Duration(math.MaxInt64/int64(time.Second)) * time.Second},
+		{"the maximum does not overflow", n(math.MaxInt64), nil,
+			time.Duration(math.MaxInt64/int64(time.Second)) * time.Second},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: row.spec}}
@@ -184,7 +189,8 @@ func TestContainerHash(t *testing.T) {
 	if ContainerHash(same) != ContainerHash(c) {
 		t.Error("arguments change the hash")
 	}
-	for _, other := range []corev1.Container{{Name: "a", Image: "x:2"}, {Name: "b", Image: "x:1"}, {Name: "ax", Image: ":1"}} {
+	for _, other := range []corev1.Container{{Name: "a", Image: "x:2"}, {Name: "b", Image: "x:1"},
+		{Name: "ax", Image: ":1"}} {
 		if ContainerHash(&other) == ContainerHash(c) {
 			t.Errorf("%v has the same hash", other)
 		}
@@ -194,7 +200,8 @@ func TestContainerHash(t *testing.T) {
 func TestSysctlNames(t *testing.T) {
 	for _, row := range []struct{ sentence, in, name, namespace string }{
 		{"dots stay", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_syncookies", NetworkNamespace},
-		{"slashes become dots, and dots slashes", "net/ipv4/conf/eth0.1/rp_filter", "net.ipv4.conf.eth0/1.rp_filter", NetworkNamespace},
+		{"slashes become dots, and dots slashes", "net/ipv4/conf/eth0.1/rp_filter", "net.ipv4.conf.eth0/1.rp_filter",
+			NetworkNamespace},
 		{"semaphores are of the IPC namespace", "kernel.sem", "kernel.sem", IPCNamespace},
 		{"shared memory too", "kernel.shmmax", "kernel.shmmax", IPCNamespace},
 		{"message queues too", "fs.mqueue.msg_max", "fs.mqueue.msg_max", IPCNamespace},
@@ -216,39 +223,77 @@ func TestUnsupportedFields(t *testing.T) {
 		rejected       []string
 	}{
 		{"a plain pod is supported", "{}", nil, nil},
-		{"node-local volumes are supported", "volumes: [{name: a}, {name: b, hostPath: {path: /}}, {name: c, configMap: {name: c}}, {name: d, secret: {secretName: s}}, {name: e, downwardAPI: {}}, {name: f, projected: {sources: [{configMap: {name: c}}]}}]", nil, nil},
-		{"tasks of an API server cause warnings", "{schedulingGates: [{name: a}], evictionResponders: [{name: a.io/b}], automountServiceAccountToken: true}",
-			[]string{"spec.schedulingGates: scheduling gates have no effect", "spec.evictionResponders: eviction responders have no effect",
+		{"node-local volumes are supported", "volumes: [{name: a}, {name: b, hostPath: {path: /}}, {name: c, " +
+			"configMap: {name: c}}, {name: d, secret: {secretName: s}}, {name: e, downwardAPI: {}}, {name: f, " +
+			"projected: {sources: [{configMap: {name: c}}]}}]", nil, nil},
+		{"tasks of an API server cause warnings", "{schedulingGates: [{name: a}], evictionResponders: [{name: " +
+			"a.io/b}], automountServiceAccountToken: true}",
+			[]string{"spec.schedulingGates: scheduling gates have no effect",
+				"spec.evictionResponders: eviction responders have no effect",
 				"spec.automountServiceAccountToken: not supported"}, nil},
-		{"a readiness gate causes a warning", "readinessGates: [{conditionType: a.io/b}]", []string{"spec.readinessGates: the pod is never ready"}, nil},
+		{"a readiness gate causes a warning", "readinessGates: [{conditionType: a.io/b}]",
+			[]string{"spec.readinessGates: the pod is never ready"}, nil},
 		{"an opt-out of the token causes no warning", "{automountServiceAccountToken: false}", nil, nil},
-		{"scheduling preferences cause no warning", "{schedulerName: default-scheduler, tolerations: [{operator: Exists}], affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: a}}]}}}", nil, nil},
-		{"scheduling requirements cause warnings", "{schedulerName: x, topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}], affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}, podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}}",
-			[]string{"spec.schedulerName: has no effect on a standalone node", "spec.topologySpreadConstraints: has no effect",
+		{"scheduling preferences cause no warning", "{schedulerName: default-scheduler, tolerations: [{operator: " +
+			"Exists}], affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, " +
+			"podAffinityTerm: {topologyKey: a}}]}}}", nil, nil},
+		{"scheduling requirements cause warnings", "{schedulerName: x, topologySpreadConstraints: [{maxSkew: 1, " +
+			"topologyKey: a, whenUnsatisfiable: DoNotSchedule}], affinity: {podAffinity: " +
+			"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}, podAntiAffinity: " +
+			"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}}",
+			[]string{"spec.schedulerName: has no effect on a standalone node",
+				"spec.topologySpreadConstraints: has no effect",
 				"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution: has no effect",
 				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution: has no effect"}, nil},
-		{"an unknown priority class causes a warning", "priorityClassName: gold", []string{"spec.priorityClassName: PriorityClass gold requires an API server: the priority is 0"}, nil},
+		{"an unknown priority class causes a warning", "priorityClassName: gold",
+			[]string{"spec.priorityClassName: PriorityClass gold requires an API server: the priority is 0"}, nil},
 		{"system priority classes are supported", "priorityClassName: system-node-critical", nil, nil},
 		{"a resolved priority is supported", "{priorityClassName: gold, priority: 7}", nil, nil},
-		{"disk limits are supported", "{volumes: [{name: a, emptyDir: {sizeLimit: 1Mi}}, {name: b, emptyDir: {sizeLimit: 1Mi, medium: Memory}}, {name: c, emptyDir: {}}], initContainers: [{name: i, image: x, resources: {limits: {ephemeral-storage: 1Mi}}}]}", nil, nil},
-		{"ephemeral containers cause a warning", "ephemeralContainers: [{name: d, image: x}]", []string{"spec.ephemeralContainers: an API server rejects them"}, nil},
-		{"a hook removed from the API causes a warning", one("lifecycle: {postStart: {tcpSocket: {port: 1}}, preStop: {tcpSocket: {port: 1}}}"),
-			[]string{"spec.containers[0].lifecycle.postStart.tcpSocket: the hook was removed", "spec.containers[0].lifecycle.preStop.tcpSocket: the hook was removed"}, nil},
-		{"hooks and stop signals are supported", "{os: {name: linux}, " + one("lifecycle: {stopSignal: SIGUSR1, postStart: {sleep: {seconds: 1}}, preStop: {exec: {command: [a]}}}") + "}", nil, nil},
-		{"probes are supported", one("livenessProbe: {exec: {command: [a]}}, readinessProbe: {exec: {command: [a]}}, startupProbe: {exec: {command: [a]}}"), nil, nil},
-		{"a claim is rejected", "volumes: [{name: a, persistentVolumeClaim: {claimName: c}}]", nil, []string{"spec.volumes[0].persistentVolumeClaim: volumes of type persistentVolumeClaim"}},
-		{"other volume types are rejected", "volumes: [{name: a, nfs: {server: s, path: /}}, {name: b, csi: {driver: d}}, {name: c, image: {reference: x}}, {name: d, ephemeral: {volumeClaimTemplate: {spec: {}}}}]", nil,
-			[]string{"spec.volumes[0].nfs: type nfs", "spec.volumes[1].csi: type csi", "spec.volumes[3].ephemeral: type ephemeral"}},
-		{"credentials issued by a server are rejected", "volumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: t}}, {clusterTrustBundle: {path: b}}, {podCertificate: {signerName: s, keyType: k}}]}}]", nil,
-			[]string{"spec.volumes[0].projected.sources[0].serviceAccountToken: tokens", "spec.volumes[0].projected.sources[1].clusterTrustBundle: bundles", "spec.volumes[0].projected.sources[2].podCertificate: certificates"}},
-		{"devices are rejected", one("volumeDevices: [{name: a, devicePath: /x}]"), nil, []string{"spec.containers[0].volumeDevices: block"}},
-		{"mount options are rejected", one("volumeMounts: [{name: a, mountPath: /x, bindMountOptions: [noexec]}]"), nil, []string{"spec.containers[0].volumeMounts[0].bindMountOptions: mount options"}},
-		{"dynamic resources are rejected", "{resourceClaims: [{name: a, resourceClaimName: b}], " + one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic", "spec.containers[0].resources.claims: dynamic"}},
-		{"restarting all containers is supported", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, nil},
-		{"resize policies are supported", one("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]"), nil, nil},
-		{"a service account causes a warning", "serviceAccountName: a", []string{"spec.serviceAccountName: token"}, nil},
-		{"Windows is rejected", "{os: {name: windows}, securityContext: {windowsOptions: {}}, " + one("securityContext: {windowsOptions: {}}") + "}", nil,
-			[]string{"spec.os.name: Windows", "spec.securityContext.windowsOptions: Windows", "spec.containers[0].securityContext.windowsOptions: Windows"}},
+		{"disk limits are supported", "{volumes: [{name: a, emptyDir: {sizeLimit: 1Mi}}, {name: b, emptyDir: " +
+			"{sizeLimit: 1Mi, medium: Memory}}, {name: c, emptyDir: {}}], initContainers: [{name: i, image: x, " +
+			"resources: {limits: {ephemeral-storage: 1Mi}}}]}", nil, nil},
+		{"ephemeral containers cause a warning", "ephemeralContainers: [{name: d, image: x}]",
+			[]string{"spec.ephemeralContainers: an API server rejects them"}, nil},
+		{"a hook removed from the API causes a warning",
+			one("lifecycle: {postStart: {tcpSocket: {port: 1}}, preStop: {tcpSocket: {port: 1}}}"),
+			[]string{"spec.containers[0].lifecycle.postStart.tcpSocket: the hook was removed",
+				"spec.containers[0].lifecycle.preStop.tcpSocket: the hook was removed"}, nil},
+		{"hooks and stop signals are supported", "{os: {name: linux}, " +
+			one("lifecycle: {stopSignal: SIGUSR1, postStart: {sleep: {seconds: 1}}, preStop: {exec: {command: [a]}}}") +
+			"}", nil, nil},
+		{"probes are supported",
+			one("livenessProbe: {exec: {command: [a]}}, readinessProbe: {exec: {command: [a]}}, startupProbe: {exec: " +
+				"{command: [a]}}"), nil, nil},
+		{"a claim is rejected", "volumes: [{name: a, persistentVolumeClaim: {claimName: c}}]", nil,
+			[]string{"spec.volumes[0].persistentVolumeClaim: volumes of type persistentVolumeClaim"}},
+		{"other volume types are rejected", "volumes: [{name: a, nfs: {server: s, path: /}}, {name: b, csi: {driver: " +
+			"d}}, {name: c, image: {reference: x}}, {name: d, ephemeral: {volumeClaimTemplate: {spec: {}}}}]", nil,
+			[]string{"spec.volumes[0].nfs: type nfs", "spec.volumes[1].csi: type csi",
+				"spec.volumes[3].ephemeral: type ephemeral"}},
+		{"credentials issued by a server are rejected",
+			"volumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: t}}, {clusterTrustBundle: {path: " +
+				"b}}, {podCertificate: {signerName: s, keyType: k}}]}}]", nil,
+			[]string{"spec.volumes[0].projected.sources[0].serviceAccountToken: tokens",
+				"spec.volumes[0].projected.sources[1].clusterTrustBundle: bundles",
+				"spec.volumes[0].projected.sources[2].podCertificate: certificates"}},
+		{"devices are rejected", one("volumeDevices: [{name: a, devicePath: /x}]"), nil,
+			[]string{"spec.containers[0].volumeDevices: block"}},
+		{"mount options are rejected", one("volumeMounts: [{name: a, mountPath: /x, bindMountOptions: [noexec]}]"), nil,
+			[]string{"spec.containers[0].volumeMounts[0].bindMountOptions: mount options"}},
+		{"dynamic resources are rejected", "{resourceClaims: [{name: a, resourceClaimName: b}], " +
+			one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic",
+			"spec.containers[0].resources.claims: dynamic"}},
+		{"restarting all containers is supported",
+			one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil,
+			nil},
+		{"resize policies are supported", one("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]"), nil,
+			nil},
+		{"a service account causes a warning", "serviceAccountName: a", []string{"spec.serviceAccountName: token"},
+			nil},
+		{"Windows is rejected", "{os: {name: windows}, securityContext: {windowsOptions: {}}, " +
+			one("securityContext: {windowsOptions: {}}") + "}", nil,
+			[]string{"spec.os.name: Windows", "spec.securityContext.windowsOptions: Windows",
+				"spec.containers[0].securityContext.windowsOptions: Windows"}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			warned, rejected := UnsupportedFields(podOf(t, row.spec))

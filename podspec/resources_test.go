@@ -24,31 +24,45 @@ func TestRequestsAndLimits(t *testing.T) {
 		requests, limits list
 	}{
 		{"main containers add up",
-			"containers: [{name: a, image: x, resources: {requests: {cpu: 1, memory: 1Mi}}}, {name: b, image: x, resources: {requests: {cpu: 500m}}}]",
+			"containers: [{name: a, image: x, resources: {requests: {cpu: 1, memory: 1Mi}}}, {name: b, image: x, " +
+				"resources: {requests: {cpu: 500m}}}]",
 			list{"cpu": "1500m", "memory": "1Mi"}, list{}},
 		{"the largest init container counts if it is larger, resource by resource",
-			"{initContainers: [{name: i, image: x, resources: {requests: {cpu: 2}}}, {name: j, image: x, resources: {requests: {memory: 1Mi}}}], containers: [{name: a, image: x, resources: {requests: {cpu: 1, memory: 2Mi}}}]}",
+			"{initContainers: [{name: i, image: x, resources: {requests: {cpu: 2}}}, {name: j, image: x, resources: " +
+				"{requests: {memory: 1Mi}}}], containers: [{name: a, image: x, resources: {requests: {cpu: 1, " +
+				"memory: 2Mi}}}]}",
 			list{"cpu": "2", "memory": "2Mi"}, list{}},
 		{"a sidecar adds to the main containers",
-			"{initContainers: [{name: i, image: x, restartPolicy: Always, resources: {requests: {cpu: 1}}}], containers: [{name: a, image: x, resources: {requests: {cpu: 2}}}]}",
+			"{initContainers: [{name: i, image: x, restartPolicy: Always, resources: {requests: {cpu: 1}}}], " +
+				"containers: [{name: a, image: x, resources: {requests: {cpu: 2}}}]}",
 			list{"cpu": "3"}, list{}},
 		{"a sidecar adds to the init containers after it",
-			"{initContainers: [{name: i, image: x, restartPolicy: Always, resources: {requests: {cpu: 1}}}, {name: j, image: x, resources: {requests: {cpu: 5}}}], containers: [{name: a, image: x, resources: {requests: {cpu: 2}}}]}",
+			"{initContainers: [{name: i, image: x, restartPolicy: Always, resources: {requests: {cpu: 1}}}, {name: " +
+				"j, image: x, resources: {requests: {cpu: 5}}}], containers: [{name: a, image: x, resources: " +
+				"{requests: {cpu: 2}}}]}",
 			list{"cpu": "6"}, list{}},
 		{"a sidecar does not add to the init containers before it",
-			"{initContainers: [{name: j, image: x, resources: {requests: {cpu: 5}}}, {name: i, image: x, restartPolicy: Always, resources: {requests: {cpu: 1}}}], containers: [{name: a, image: x, resources: {requests: {cpu: 2}}}]}",
+			"{initContainers: [{name: j, image: x, resources: {requests: {cpu: 5}}}, {name: i, image: x, " +
+				"restartPolicy: Always, resources: {requests: {cpu: 1}}}], containers: [{name: a, image: x, " +
+				"resources: {requests: {cpu: 2}}}]}",
 			list{"cpu": "5"}, list{}},
 		{"overhead is added to requests, and to limits if there are any",
 			"{overhead: {cpu: 100m, memory: 1Mi}, containers: [{name: a, image: x, resources: {limits: {cpu: 1}}}]}",
 			list{"cpu": "1100m", "memory": "1Mi"}, list{"cpu": "1100m"}},
 		{"a sidecar that starts later does not add to its predecessors, and overhead is added once",
-			"{overhead: {cpu: 1}, initContainers: [{name: i, image: x, resources: {limits: {cpu: 5, memory: 1Mi}}}, {name: s, image: x, restartPolicy: Always, resources: {limits: {cpu: 1, memory: 2Mi}}}, {name: j, image: x, resources: {limits: {cpu: 5}}}], containers: [{name: a, image: x, resources: {limits: {cpu: 2}}}]}",
+			"{overhead: {cpu: 1}, initContainers: [{name: i, image: x, resources: {limits: {cpu: 5, memory: 1Mi}}}, " +
+				"{name: s, image: x, restartPolicy: Always, resources: {limits: {cpu: 1, memory: 2Mi}}}, {name: j, " +
+				"image: x, resources: {limits: {cpu: 5}}}], containers: [{name: a, image: x, resources: {limits: " +
+				"{cpu: 2}}}]}",
 			list{"cpu": "7", "memory": "2Mi"}, list{"cpu": "7", "memory": "2Mi"}},
 		{"pod-level huge pages take precedence, pod-level extended resources do not exist",
-			"{resources: {limits: {cpu: 2, hugepages-2Mi: 4Mi}}, containers: [{name: a, image: x, resources: {limits: {cpu: 1, hugepages-2Mi: 2Mi, example.com/gpu: 1}}}]}",
-			list{"cpu": "1", "hugepages-2Mi": "4Mi", "example.com/gpu": "1"}, list{"cpu": "2", "hugepages-2Mi": "4Mi", "example.com/gpu": "1"}},
+			"{resources: {limits: {cpu: 2, hugepages-2Mi: 4Mi}}, containers: [{name: a, image: x, resources: " +
+				"{limits: {cpu: 1, hugepages-2Mi: 2Mi, example.com/gpu: 1}}}]}",
+			list{"cpu": "1", "hugepages-2Mi": "4Mi", "example.com/gpu": "1"}, list{"cpu": "2", "hugepages-2Mi": "4Mi",
+				"example.com/gpu": "1"}},
 		{"pod-level resources take precedence",
-			"{resources: {requests: {cpu: 3}, limits: {cpu: 4}}, overhead: {cpu: 1}, containers: [{name: a, image: x, resources: {limits: {cpu: 1, ephemeral-storage: 1Gi}}}]}",
+			"{resources: {requests: {cpu: 3}, limits: {cpu: 4}}, overhead: {cpu: 1}, containers: [{name: a, image: " +
+				"x, resources: {limits: {cpu: 1, ephemeral-storage: 1Gi}}}]}",
 			list{"cpu": "4", "ephemeral-storage": "1Gi"}, list{"cpu": "5", "ephemeral-storage": "1Gi"}},
 		{"an ephemeral container is given nothing",
 			"{ephemeralContainers: [{name: e, image: x, resources: {requests: {cpu: 1}}}]}", list{}, list{}},
@@ -84,7 +98,8 @@ func TestRequestsDoesNotMutateLargeQuantities(t *testing.T) {
 	}
 	Requests(pod)
 	Limits(pod)
-	for name, list := range map[string]corev1.ResourceList{"request": pod.Spec.Resources.Requests, "limit": pod.Spec.Resources.Limits} {
+	for name, list := range map[string]corev1.ResourceList{"request": pod.Spec.Resources.Requests,
+		"limit": pod.Spec.Resources.Limits} {
 		if got := list["cpu"]; got.Cmp(want) != 0 {
 			t.Errorf("the pod-level %s is now %s", name, got.String())
 		}
@@ -99,9 +114,12 @@ func TestLimited(t *testing.T) {
 		sentence, spec string
 		want           bool
 	}{
-		{"every container is limited", "containers: [{name: a, image: x, resources: {limits: {memory: 1}}}, {name: b, image: x, resources: {limits: {memory: 1}}}]", true},
-		{"one is not", "containers: [{name: a, image: x, resources: {limits: {memory: 1}}}, {name: b, image: x}]", false},
-		{"an init container is not", "{initContainers: [{name: i, image: x}], containers: [{name: a, image: x, resources: {limits: {memory: 1}}}]}", false},
+		{"every container is limited", "containers: [{name: a, image: x, resources: {limits: {memory: 1}}}, {name: " +
+			"b, image: x, resources: {limits: {memory: 1}}}]", true},
+		{"one is not", "containers: [{name: a, image: x, resources: {limits: {memory: 1}}}, {name: b, image: x}]",
+			false},
+		{"an init container is not", "{initContainers: [{name: i, image: x}], containers: [{name: a, image: x, " +
+			"resources: {limits: {memory: 1}}}]}", false},
 		{"a limit of nothing is none", "containers: [{name: a, image: x, resources: {limits: {memory: 0}}}]", false},
 		{"the pod is", "{resources: {limits: {memory: 1}}, containers: [{name: a, image: x}]}", true},
 	} {
@@ -121,14 +139,21 @@ func TestQOSClass(t *testing.T) {
 		{"no requests and limits", "{}", corev1.PodQOSBestEffort},
 		{"other resources do not count", one("resources: {limits: {ephemeral-storage: 1Gi}}"), corev1.PodQOSBestEffort},
 		{"zero does not count", one("resources: {requests: {cpu: 0}}"), corev1.PodQOSBestEffort},
-		{"limits of both, and requests follow, are guaranteed", one("resources: {limits: {cpu: 1, memory: 1Mi}}"), corev1.PodQOSGuaranteed},
-		{"one amount written in two ways is the same", one("resources: {limits: {cpu: 1, memory: 1Mi}, requests: {cpu: 1000m, memory: '1048576'}}"), corev1.PodQOSGuaranteed},
-		{"a smaller request bursts", one("resources: {limits: {cpu: 1, memory: 1Mi}, requests: {cpu: 500m}}"), corev1.PodQOSBurstable},
+		{"limits of both, and requests follow, are guaranteed", one("resources: {limits: {cpu: 1, memory: 1Mi}}"),
+			corev1.PodQOSGuaranteed},
+		{"one amount written in two ways is the same",
+			one("resources: {limits: {cpu: 1, memory: 1Mi}, requests: {cpu: 1000m, memory: '1048576'}}"),
+			corev1.PodQOSGuaranteed},
+		{"a smaller request bursts", one("resources: {limits: {cpu: 1, memory: 1Mi}, requests: {cpu: 500m}}"),
+			corev1.PodQOSBurstable},
 		{"a limit of one resource bursts", one("resources: {limits: {cpu: 1}}"), corev1.PodQOSBurstable},
 		{"a request alone bursts", one("resources: {requests: {memory: 1}}"), corev1.PodQOSBurstable},
-		{"one container without limits bursts", "containers: [{name: a, image: x, resources: {limits: {cpu: 1, memory: 1Mi}}}, {name: b, image: x}]", corev1.PodQOSBurstable},
-		{"an init container counts", "{initContainers: [{name: i, image: x}], containers: [{name: a, image: x, resources: {limits: {cpu: 1, memory: 1Mi}}}]}", corev1.PodQOSBurstable},
-		{"the pod's own resources count instead", "{resources: {limits: {cpu: 1, memory: 1Gi}}, containers: [{name: a, image: x}]}", corev1.PodQOSGuaranteed},
+		{"one container without limits bursts", "containers: [{name: a, image: x, resources: {limits: {cpu: 1, " +
+			"memory: 1Mi}}}, {name: b, image: x}]", corev1.PodQOSBurstable},
+		{"an init container counts", "{initContainers: [{name: i, image: x}], containers: [{name: a, image: x, " +
+			"resources: {limits: {cpu: 1, memory: 1Mi}}}]}", corev1.PodQOSBurstable},
+		{"the pod's own resources count instead", "{resources: {limits: {cpu: 1, memory: 1Gi}}, containers: [{name: " +
+			"a, image: x}]}", corev1.PodQOSGuaranteed},
 		{"the pod's own request alone bursts", "{resources: {requests: {cpu: 1}}}", corev1.PodQOSBurstable},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {

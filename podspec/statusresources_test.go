@@ -17,8 +17,10 @@ func TestRequestsAndLimitsWithStatus(t *testing.T) {
 		}
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(text)}
 	}
-	const two = "containers: [{name: a, image: x, resources: {requests: {cpu: 2, ephemeral-storage: 1Gi}, limits: {cpu: 3}}}, {name: b, image: x, resources: {requests: {cpu: 100m}}}]"
-	const whole = "{resources: {requests: {cpu: 2}, limits: {cpu: 3}}, containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"
+	const two = "containers: [{name: a, image: x, resources: {requests: {cpu: 2, ephemeral-storage: 1Gi}, limits: " +
+		"{cpu: 3}}}, {name: b, image: x, resources: {requests: {cpu: 100m}}}]"
+	const whole = "{resources: {requests: {cpu: 2}, limits: {cpu: 3}}, containers: [{name: a, image: x, resources: " +
+		"{requests: {cpu: 1}}}]}"
 	for _, row := range []struct {
 		sentence, spec           string
 		allocated, actual, bound string // of container a, or of the pod if whole
@@ -30,11 +32,13 @@ func TestRequestsAndLimitsWithStatus(t *testing.T) {
 		{"without a resize, the desired resources count", two, "2", "2", "3", "", 0, "2100m", "3"},
 		{"a deferred increase counts", two, "1", "1", "2", corev1.PodReasonDeferred, 0, "2100m", "3"},
 		{"an infeasible increase does not count", two, "1", "1", "2", corev1.PodReasonInfeasible, 0, "1100m", "2"},
-		{"an infeasible condition of an earlier generation is ignored", two, "1", "1", "2", corev1.PodReasonInfeasible, 1, "2100m", "3"},
+		{"an infeasible condition of an earlier generation is ignored", two, "1", "1", "2", corev1.PodReasonInfeasible,
+			1, "2100m", "3"},
 		{"a decrease counts after it is actuated", two, "2", "4", "5", "", 0, "4100m", "5"},
 		{"allocated resources count", two, "5", "4", "5", "", 0, "5100m", "5"},
 		{"an infeasible decrease does not count", two, "4", "4", "5", corev1.PodReasonInfeasible, 0, "4100m", "5"},
-		{"an infeasible increase at pod level does not count", whole, "1", "1", "2", corev1.PodReasonInfeasible, 0, "1", "2"},
+		{"an infeasible increase at pod level does not count", whole, "1", "1", "2", corev1.PodReasonInfeasible, 0, "1",
+			"2"},
 		{"a decrease at pod level counts after it is actuated", whole, "2", "4", "5", "", 0, "4", "5"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
@@ -95,7 +99,8 @@ func TestWithStatusMatchesComponentHelpers(t *testing.T) {
 	}
 	const containers = "containers: [{name: a, image: x, resources: {limits: {cpu: 2, memory: 2Gi}}}," +
 		" {name: b, image: x, resources: {limits: {cpu: 1, memory: 1Gi}}}]"
-	const initContainers = "initContainers: [{name: s, image: x, restartPolicy: Always, resources: {limits: {cpu: 3, memory: 3Gi}}}," +
+	const initContainers = "initContainers: [{name: s, image: x, restartPolicy: Always, resources: {limits: {cpu: 3, " +
+		"memory: 3Gi}}}," +
 		" {name: i, image: x, resources: {limits: {cpu: 4, memory: 100Mi}}}]"
 	for _, row := range []struct {
 		sentence, spec string
@@ -110,7 +115,8 @@ func TestWithStatusMatchesComponentHelpers(t *testing.T) {
 		},
 		{
 			sentence: "a container grows", spec: "{" + containers + "}",
-			statuses: []corev1.ContainerStatus{status("a", "1", "1Gi"), status("b", "1", "1Gi")}, pending: corev1.PodReasonDeferred,
+			statuses: []corev1.ContainerStatus{status("a", "1", "1Gi"), status("b", "1", "1Gi")},
+			pending:  corev1.PodReasonDeferred,
 		},
 		{
 			sentence: "a container shrinks", spec: "{overhead: {cpu: 100m}, " + containers + "}",
@@ -118,7 +124,8 @@ func TestWithStatusMatchesComponentHelpers(t *testing.T) {
 		},
 		{
 			sentence: "a resize is infeasible", spec: "{" + containers + "}",
-			statuses: []corev1.ContainerStatus{status("a", "1", "1Gi"), status("b", "500m", "1Gi")}, pending: corev1.PodReasonInfeasible,
+			statuses: []corev1.ContainerStatus{status("a", "1", "1Gi"), status("b", "500m", "1Gi")},
+			pending:  corev1.PodReasonInfeasible,
 		},
 		{
 			sentence: "a sidecar shrinks", spec: "{" + initContainers + ", " + containers + "}",
@@ -138,7 +145,8 @@ func TestWithStatusMatchesComponentHelpers(t *testing.T) {
 				UseStatusResources: true,
 				InPlacePodLevelResourcesVerticalScalingEnabled: true,
 			}
-			if diff := cmp.Diff(amounts(podresources.PodRequests(pod, o)), amounts(RequestsWithStatus(pod))); diff != "" {
+			if diff := cmp.Diff(amounts(podresources.PodRequests(pod, o)),
+				amounts(RequestsWithStatus(pod))); diff != "" {
 				t.Errorf("requests, want (-) got (+):\n%s", diff)
 			}
 			if diff := cmp.Diff(amounts(podresources.PodLimits(pod, o)), amounts(LimitsWithStatus(pod))); diff != "" {

@@ -86,7 +86,8 @@ func TestValidateVolumes(t *testing.T) {
 		{
 			"projected sources write different files",
 			vol(
-				"projected: {sources: [{secret: {name: a, items: [{key: k, path: p}]}}, {configMap: {name: a, items: [{key: k, path: p}]}}]}",
+				"projected: {sources: [{secret: {name: a, items: [{key: k, path: p}]}}, {configMap: {name: a, items: " +
+					"[{key: k, path: p}]}}]}",
 			),
 			[]string{v + ".projected.sources[1].configMap.items[0].path: conflicting duplicate paths"},
 		},
@@ -123,7 +124,8 @@ func TestValidateVolumes(t *testing.T) {
 		{
 			"a valid ephemeral claim template",
 			vol(
-				"ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}",
+				"ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: " +
+					"{storage: 1Gi}}}}}",
 			),
 			nil,
 		},
@@ -135,7 +137,8 @@ func TestValidateVolumes(t *testing.T) {
 		{
 			"iSCSI names and LUN are validated",
 			vol(
-				"iscsi: {targetPortal: a, iqn: 'iqn.26-01.example:a', lun: 256, initiatorName: eui.1, chapAuthSession: true}",
+				"iscsi: {targetPortal: a, iqn: 'iqn.26-01.example:a', lun: 256, initiatorName: eui.1, " +
+					"chapAuthSession: true}",
 			),
 			[]string{
 				v + ".iscsi.iqn: begins with",
@@ -161,7 +164,8 @@ func TestValidateVolumes(t *testing.T) {
 			vol("azureFile: {}"),
 			[]string{v + ".azureFile.secretName: Required", v + ".azureFile.shareName: Required"},
 		},
-		{"FlexVolume requires a driver and unreserved options", vol("flexVolume: {options: {a.kubernetes.io/b: c, d: e}}"),
+		{"FlexVolume requires a driver and unreserved options",
+			vol("flexVolume: {options: {a.kubernetes.io/b: c, d: e}}"),
 			[]string{v + ".flexVolume.driver: Required", v + ".flexVolume.options[a.kubernetes.io/b]: reserved"}},
 		{
 			"Fibre Channel has WWNs or WWIDs",
@@ -183,7 +187,8 @@ func TestEphemeralClaimName(t *testing.T) {
 	t.Parallel()
 	pod := kept(
 		t,
-		"spec: {containers: [{name: c, image: a}], volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]}",
+		"spec: {containers: [{name: c, image: a}], volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: "+
+			"{accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]}",
 	)
 	if errs := ValidateCreate(pod); len(errs) > 0 {
 		t.Fatal(errs)
@@ -200,14 +205,16 @@ func TestValidateProbesAndHooks(t *testing.T) {
 		{
 			"a complete probe is valid",
 			one(
-				"ports: [{containerPort: 80, name: http}], startupProbe: {httpGet: {port: http, httpHeaders: [{name: Host, value: x}]}, terminationGracePeriodSeconds: 1}",
+				"ports: [{containerPort: 80, name: http}], startupProbe: {httpGet: {port: http, httpHeaders: [{name: " +
+					"Host, value: x}]}, terminationGracePeriodSeconds: 1}",
 			),
 			nil,
 		},
 		{
 			"a named port must exist in the container",
 			one(
-				"ports: [{containerPort: 80, name: web}], livenessProbe: {httpGet: {port: http}}, readinessProbe: {tcpSocket: {port: sql}}, startupProbe: {tcpSocket: {port: web}}",
+				"ports: [{containerPort: 80, name: web}], livenessProbe: {httpGet: {port: http}}, readinessProbe: " +
+					"{tcpSocket: {port: sql}}, startupProbe: {tcpSocket: {port: web}}",
 			),
 			[]string{
 				c + ".livenessProbe.httpGet.port: must be the name of a port",
@@ -217,7 +224,8 @@ func TestValidateProbesAndHooks(t *testing.T) {
 		{
 			"a named port of a hook must exist in the container",
 			one(
-				"ports: [{containerPort: 80, name: web}], lifecycle: {postStart: {httpGet: {port: http, path: /}}, preStop: {tcpSocket: {port: sql}}}",
+				"ports: [{containerPort: 80, name: web}], lifecycle: {postStart: {httpGet: {port: http, path: /}}, " +
+					"preStop: {tcpSocket: {port: sql}}}",
 			),
 			[]string{
 				c + ".lifecycle.postStart.httpGet.port: must be the name of a port",
@@ -227,7 +235,8 @@ func TestValidateProbesAndHooks(t *testing.T) {
 		{
 			"existing named ports and any number are valid in hooks",
 			one(
-				"ports: [{containerPort: 80, name: web}], lifecycle: {postStart: {httpGet: {port: web, path: /}}, preStop: {httpGet: {port: 81, path: /}}}",
+				"ports: [{containerPort: 80, name: web}], lifecycle: {postStart: {httpGet: {port: web, path: /}}, " +
+					"preStop: {httpGet: {port: 81, path: /}}}",
 			),
 			nil,
 		},
@@ -274,7 +283,8 @@ func TestValidateProbesAndHooks(t *testing.T) {
 		{
 			"no number is negative",
 			one(
-				"readinessProbe: {exec: {command: [a]}, initialDelaySeconds: -1, timeoutSeconds: -1, periodSeconds: -1, successThreshold: -1, failureThreshold: -1}",
+				"readinessProbe: {exec: {command: [a]}, initialDelaySeconds: -1, timeoutSeconds: -1, periodSeconds: " +
+					"-1, successThreshold: -1, failureThreshold: -1}",
 			),
 			[]string{
 				c + ".readinessProbe.initialDelaySeconds: greater than or equal to 0",
@@ -331,13 +341,16 @@ func TestValidateProbesAndHooks(t *testing.T) {
 }
 
 func TestStopSignals(t *testing.T) {
-	for _, s := range []corev1.Signal{corev1.SIGABRT, corev1.SIGTERM, corev1.SIGXFSZ, corev1.SIGRTMIN, corev1.SIGRTMINPLUS1,
-		corev1.SIGRTMINPLUS15, corev1.SIGRTMAXMINUS14, corev1.SIGRTMAXMINUS1, corev1.SIGRTMAX, corev1.SIGCLD, corev1.SIGPOLL} {
+	for _, s := range []corev1.Signal{corev1.SIGABRT, corev1.SIGTERM, corev1.SIGXFSZ, corev1.SIGRTMIN,
+		corev1.SIGRTMINPLUS1,
+		corev1.SIGRTMINPLUS15, corev1.SIGRTMAXMINUS14, corev1.SIGRTMAXMINUS1, corev1.SIGRTMAX, corev1.SIGCLD,
+		corev1.SIGPOLL} {
 		if !isSignal(string(s)) {
 			t.Errorf("signal %s is not valid, want valid", s)
 		}
 	}
-	for _, s := range []string{"", "TERM", "SIGRTMIN+0", "SIGRTMIN+", "SIGRTMAX-15", "SIGRTMIN+01", "SIGRTMIN+-1", "SIGTERM "} {
+	for _, s := range []string{"", "TERM", "SIGRTMIN+0", "SIGRTMIN+", "SIGRTMAX-15", "SIGRTMIN+01", "SIGRTMIN+-1",
+		"SIGTERM "} {
 		if isSignal(s) {
 			t.Errorf("signal %q is valid, want invalid", s)
 		}
@@ -403,7 +416,8 @@ func TestValidateResources(t *testing.T) {
 		{
 			"a resize policy is known and given once",
 			one(
-				"resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}, {resourceName: cpu, restartPolicy: Maybe}, {resourceName: gpu, restartPolicy: NotRequired}]",
+				"resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}, {resourceName: cpu, restartPolicy: " +
+					"Maybe}, {resourceName: gpu, restartPolicy: NotRequired}]",
 			),
 			[]string{
 				"spec.containers[0].resizePolicy[1].restartPolicy: Unsupported",
@@ -488,8 +502,10 @@ func TestValidateSecurity(t *testing.T) {
 			own("capabilities: {drop: ['']}"),
 			[]string{c + ".capabilities.drop[0]: Required"},
 		},
-		{"an unmasked /proc requires a user namespace", own("procMount: Unmasked"), []string{c + ".procMount: hostUsers"}},
-		{"an unmasked /proc with a user namespace is valid", "{hostUsers: false, " + own("procMount: Unmasked") + "}", nil},
+		{"an unmasked /proc requires a user namespace", own("procMount: Unmasked"),
+			[]string{c + ".procMount: hostUsers"}},
+		{"an unmasked /proc with a user namespace is valid", "{hostUsers: false, " + own("procMount: Unmasked") + "}",
+			nil},
 		{"a /proc is one of two", own("procMount: Half"), []string{c + ".procMount: Unsupported"}},
 		{
 			"a seccomp profile has a type",
@@ -535,7 +551,8 @@ func TestValidateSecurity(t *testing.T) {
 		{
 			"sysctls are valid",
 			all(
-				"sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}, {name: net/ipv4/conf/eth0.1/rp_filter, value: '1'}]",
+				"sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}, {name: net/ipv4/conf/eth0.1/rp_filter, " +
+					"value: '1'}]",
 			),
 			nil,
 		},
@@ -571,7 +588,8 @@ func TestValidateSecurity(t *testing.T) {
 		{
 			"the host's IPC is not the pod's to set",
 			"{hostIPC: true, " + all(
-				"sysctls: [{name: kernel.shmmax, value: x}, {name: fs.mqueue.msg_max, value: x}, {name: net.a, value: x}]",
+				"sysctls: [{name: kernel.shmmax, value: x}, {name: fs.mqueue.msg_max, value: x}, {name: "+
+					"net.a, value: x}]",
 			) + "}",
 			[]string{
 				"spec.securityContext.sysctls[0].name: hostIPC",
@@ -584,7 +602,8 @@ func TestValidateSecurity(t *testing.T) {
 func TestValidateScheduling(t *testing.T) {
 	const required = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 	term := func(s string) string {
-		return "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{" + s + "}]}}}"
+		return "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{" + s +
+			"}]}}}"
 	}
 	validateCases(t, []validationCase{
 		{"a node selector is labels", "nodeSelector: {'a b': c}", []string{"spec.nodeSelector: a b"}},
@@ -650,23 +669,29 @@ func TestValidateScheduling(t *testing.T) {
 		},
 		{
 			"a preference weighs 1 to 100",
-			"affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 0, preference: {}}]}}",
+			"affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 0, " +
+				"preference: {}}]}}",
 			[]string{
-				"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: between 1 and 100",
+				"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: " +
+					"between 1 and 100",
 			},
 		},
 		{
 			"a pod term has a topology",
-			"affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{namespaces: [A], matchLabelKeys: [a]}]}}",
+			"affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{namespaces: [A], " +
+				"matchLabelKeys: [a]}]}}",
 			[]string{
-				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: can not be empty",
+				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: can " +
+					"not be empty",
 				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespaces[0]: RFC 1123",
-				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].matchLabelKeys: labelSelector",
+				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].matchLabelKeys: " +
+					"labelSelector",
 			},
 		},
 		{
 			"a spread constraint is whole",
-			"topologySpreadConstraints: [{maxSkew: 0, topologyKey: '', whenUnsatisfiable: X, minDomains: 0, nodeTaintsPolicy: Y}]",
+			"topologySpreadConstraints: [{maxSkew: 0, topologyKey: '', whenUnsatisfiable: X, minDomains: 0, " +
+				"nodeTaintsPolicy: Y}]",
 			[]string{
 				"spec.topologySpreadConstraints[0].maxSkew: greater than 0",
 				"spec.topologySpreadConstraints[0].topologyKey: can not be empty",
@@ -678,7 +703,8 @@ func TestValidateScheduling(t *testing.T) {
 		},
 		{
 			"a spread constraint is made once",
-			"topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}, {maxSkew: 2, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]",
+			"topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}, {maxSkew: " +
+				"2, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]",
 			[]string{"spec.topologySpreadConstraints[1]: Duplicate"},
 		},
 		{
@@ -709,15 +735,22 @@ func TestValidateSecret(t *testing.T) {
 		want     []string
 	}{
 		{"an opaque secret holds anything", corev1.Secret{Data: map[string][]byte{"a": []byte("x")}}, nil},
-		{"a key is a file's name", corev1.Secret{StringData: map[string]string{"a b": "x"}}, []string{"data[a b]: alphanumeric"}},
-		{"credentials of a registry are JSON", corev1.Secret{Type: corev1.SecretTypeDockerConfigJson, StringData: map[string]string{corev1.DockerConfigJsonKey: "hush"}},
+		{"a key is a file's name", corev1.Secret{StringData: map[string]string{"a b": "x"}},
+			[]string{"data[a b]: alphanumeric"}},
+		{"credentials of a registry are JSON", corev1.Secret{Type: corev1.SecretTypeDockerConfigJson,
+			StringData: map[string]string{corev1.DockerConfigJsonKey: "hush"}},
 			[]string{"data[.dockerconfigjson]: must be JSON"}},
-		{"credentials of a registry are there", corev1.Secret{Type: corev1.SecretTypeDockercfg}, []string{"data[.dockercfg]: Required"}},
-		{"basic auth has a user or a password", corev1.Secret{Type: corev1.SecretTypeBasicAuth}, []string{"data[username]: Required", "data[password]: Required"}},
-		{"a password alone will do", corev1.Secret{Type: corev1.SecretTypeBasicAuth, StringData: map[string]string{"password": "hush"}}, nil},
+		{"credentials of a registry are there", corev1.Secret{Type: corev1.SecretTypeDockercfg},
+			[]string{"data[.dockercfg]: Required"}},
+		{"basic auth has a user or a password", corev1.Secret{Type: corev1.SecretTypeBasicAuth},
+			[]string{"data[username]: Required", "data[password]: Required"}},
+		{"a password alone will do", corev1.Secret{Type: corev1.SecretTypeBasicAuth,
+			StringData: map[string]string{"password": "hush"}}, nil},
 		{"SSH has a key", corev1.Secret{Type: corev1.SecretTypeSSHAuth}, []string{"data[ssh-privatekey]: Required"}},
-		{"TLS has a certificate and a key", corev1.Secret{Type: corev1.SecretTypeTLS}, []string{"data[tls.crt]: Required", "data[tls.key]: Required"}},
-		{"a token names its account", corev1.Secret{Type: corev1.SecretTypeServiceAccountToken}, []string{"metadata.annotations[kubernetes.io/service-account.name]: Required"}},
+		{"TLS has a certificate and a key", corev1.Secret{Type: corev1.SecretTypeTLS},
+			[]string{"data[tls.crt]: Required", "data[tls.key]: Required"}},
+		{"a token names its account", corev1.Secret{Type: corev1.SecretTypeServiceAccountToken},
+			[]string{"metadata.annotations[kubernetes.io/service-account.name]: Required"}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			s := row.secret

@@ -118,7 +118,9 @@ func iscsiName(name string) bool {
 		year, month, _ := strings.Cut(date, "-")
 		notDigit := func(r rune) bool { return r < '0' || r > '9' }
 		return len(year) == 4 && len(month) == 2 && !strings.ContainsFunc(year+month, notDigit) &&
-			domain != "" && !strings.ContainsFunc(domain, func(r rune) bool { return strange(r) && r != '-' && r != '.' }) &&
+			domain != "" && !strings.ContainsFunc(domain, func(r rune) bool {
+			return strange(r) && r != '-' && r != '.'
+		}) &&
 			own != "" && !strings.ContainsAny(own, ",;*&$| \t\n\r\f\v")
 	}
 	return false

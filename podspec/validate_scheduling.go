@@ -152,7 +152,8 @@ func (k *validator) fieldRequirement(at *field.Path, e *corev1.NodeSelectorRequi
 	if e.Operator != corev1.NodeSelectorOpIn && e.Operator != corev1.NodeSelectorOpNotIn {
 		k.invalid(at.Child("operator"), e.Operator, "not a valid selector operator")
 	} else if len(e.Values) != 1 {
-		k.required(at.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
+		k.required(at.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node "+
+			"field selector")
 	}
 	if e.Key != "metadata.name" {
 		k.invalid(at.Child("key"), e.Key, "not a valid field selector key")

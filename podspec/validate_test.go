@@ -123,7 +123,8 @@ func TestValidateContainers(t *testing.T) {
 			[]string{"spec.initContainers[0].lifecycle: without restartPolicy=Always"}},
 		{
 			"a sidecar has probes and hooks",
-			"{initContainers: [{name: i, image: x, restartPolicy: Always, lifecycle: {preStop: {exec: {command: [a]}}}, livenessProbe: {exec: {command: [a]}}}]}",
+			"{initContainers: [{name: i, image: x, restartPolicy: Always, lifecycle: {preStop: {exec: {command: " +
+				"[a]}}}, livenessProbe: {exec: {command: [a]}}}]}",
 			nil,
 		},
 		{
@@ -144,7 +145,8 @@ func TestValidateContainers(t *testing.T) {
 		{
 			"a restart rule is whole",
 			one(
-				"restartPolicy: Never, restartPolicyRules: [{action: Stop}, {action: Restart, exitCodes: {operator: Is, values: [1, 1]}}]",
+				"restartPolicy: Never, restartPolicyRules: [{action: Stop}, {action: Restart, exitCodes: {operator: " +
+					"Is, values: [1, 1]}}]",
 			),
 			[]string{
 				"spec.containers[0].restartPolicyRules[0].action: Unsupported",
@@ -156,7 +158,8 @@ func TestValidateContainers(t *testing.T) {
 		{
 			"a good restart rule is valid",
 			one(
-				"restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: NotIn, values: [0, 1]}}]",
+				"restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: NotIn, " +
+					"values: [0, 1]}}]",
 			),
 			nil,
 		},
@@ -173,7 +176,8 @@ func TestValidateContainers(t *testing.T) {
 		},
 		{
 			"an ephemeral container mounts whole volumes",
-			"{volumes: [{name: v}], ephemeralContainers: [{name: e, image: x, volumeMounts: [{name: v, mountPath: /v, subPath: a}]}]}",
+			"{volumes: [{name: v}], ephemeralContainers: [{name: e, image: x, volumeMounts: [{name: v, mountPath: " +
+				"/v, subPath: a}]}]}",
 			[]string{"spec.ephemeralContainers[0].volumeMounts[0].subPath: Ephemeral Container"},
 		},
 		{
@@ -233,7 +237,8 @@ func TestValidatePorts(t *testing.T) {
 		},
 		{
 			"a host port is taken once",
-			"containers: [{name: a, image: x, ports: [{containerPort: 1, hostPort: 80}]}, {name: b, image: x, ports: [{containerPort: 2, hostPort: 80, hostIP: 0.0.0.0}]}]",
+			"containers: [{name: a, image: x, ports: [{containerPort: 1, hostPort: 80}]}, {name: b, image: x, ports: " +
+				"[{containerPort: 2, hostPort: 80, hostIP: 0.0.0.0}]}]",
 			[]string{"spec.containers[1].ports[0].hostPort: Duplicate"},
 		},
 		{
@@ -243,7 +248,8 @@ func TestValidatePorts(t *testing.T) {
 		},
 		{
 			"an init container may use a main container's host port",
-			"{initContainers: [{name: i, image: x, ports: [{containerPort: 1, hostPort: 80}]}], containers: [{name: a, image: x, ports: [{containerPort: 1, hostPort: 80}]}]}",
+			"{initContainers: [{name: i, image: x, ports: [{containerPort: 1, hostPort: 80}]}], containers: [{name: " +
+				"a, image: x, ports: [{containerPort: 1, hostPort: 80}]}]}",
 			nil,
 		},
 		{
@@ -407,7 +413,8 @@ func TestValidateMounts(t *testing.T) {
 		{
 			"recursive read-only does not propagate",
 			with(
-				"{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: Enabled, mountPropagation: HostToContainer}",
+				"{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: Enabled, mountPropagation: "+
+					"HostToContainer}",
 				"",
 			),
 			[]string{m + ".recursiveReadOnly: mountPropagation is None"},
@@ -422,7 +429,8 @@ func TestValidateMounts(t *testing.T) {
 			with("{name: v, mountPath: /v, bindMountOptions: [noexec, noexec, rw]}", ""),
 			[]string{m + ".bindMountOptions[1]: Duplicate", m + ".bindMountOptions[2]: Unsupported"},
 		},
-		{"a device belongs to a claim", with("{name: v, mountPath: /v}", ", volumeDevices: [{name: v, devicePath: /v}]"),
+		{"a device belongs to a claim",
+			with("{name: v, mountPath: /v}", ", volumeDevices: [{name: v, devicePath: /v}]"),
 			[]string{
 				"spec.containers[0].volumeDevices[0].name: PersistentVolumeClaim",
 				"spec.containers[0].volumeDevices[0].devicePath: must not already exist",
@@ -445,7 +453,8 @@ func TestValidateSpec(t *testing.T) {
 		},
 		{
 			"names of others are DNS names",
-			"{serviceAccountName: A_b, nodeName: A_b, priorityClassName: A_b, runtimeClassName: A_b, imagePullSecrets: [{name: A_b}]}",
+			"{serviceAccountName: A_b, nodeName: A_b, priorityClassName: A_b, runtimeClassName: A_b, " +
+				"imagePullSecrets: [{name: A_b}]}",
 			[]string{
 				"spec.serviceAccountName: RFC 1123",
 				"spec.nodeName: RFC 1123",
@@ -514,7 +523,8 @@ func TestValidateSpec(t *testing.T) {
 			"{hostname: a.b, subdomain: A}",
 			[]string{"spec.hostname: dots", "spec.subdomain: RFC 1123 label"},
 		},
-		{"a hostname override excludes other fields", "{hostnameOverride: a.b, setHostnameAsFQDN: true, hostNetwork: true}",
+		{"a hostname override excludes other fields",
+			"{hostnameOverride: a.b, setHostnameAsFQDN: true, hostNetwork: true}",
 			[]string{"spec.hostnameOverride: setHostnameAsFQDN", "spec.hostnameOverride: hostNetwork"}},
 		{"a host alias has an address and names", "hostAliases: [{ip: x, hostnames: ['a b']}]",
 			[]string{"spec.hostAliases[0].ip: valid IP", "spec.hostAliases[0].hostnames[0]: RFC 1123"}},
@@ -523,12 +533,14 @@ func TestValidateSpec(t *testing.T) {
 			"{shareProcessNamespace: true, hostPID: true}",
 			[]string{"spec.shareProcessNamespace: cannot both"},
 		},
-		{"a user namespace requires other namespaces", "{hostUsers: false, hostNetwork: true, hostPID: true, hostIPC: true}",
+		{"a user namespace requires other namespaces",
+			"{hostUsers: false, hostNetwork: true, hostPID: true, hostIPC: true}",
 			[]string{"spec.hostUsers: hostNetwork", "spec.hostUsers: hostPID", "spec.hostUsers: hostIPC"}},
 		{"an operating system is one of two", "os: {name: plan9}", []string{"spec.os.name: Unsupported"}},
 		{
 			"a Linux pod has no Windows options",
-			"{os: {name: linux}, securityContext: {windowsOptions: {}}, containers: [{name: a, image: x, securityContext: {windowsOptions: {}}}]}",
+			"{os: {name: linux}, securityContext: {windowsOptions: {}}, containers: [{name: a, image: x, " +
+				"securityContext: {windowsOptions: {}}}]}",
 			[]string{
 				"spec.securityContext.windowsOptions: linux",
 				"spec.containers[0].securityContext.windowsOptions: linux",

@@ -42,37 +42,63 @@ func TestDocumentedProbeExamples(t *testing.T) {
 		at       time.Duration
 		is       func(r *managerTest, h plan.Health) bool
 	}{
-		{"periodSeconds: a probe each 5 s; initialDelaySeconds: 5 s before the first", live(with(execProbe(5, 3), func(p *corev1.Probe) { p.InitialDelaySeconds = 5 })), liveness,
-			always(Success), 4900 * time.Millisecond, func(r *managerTest, _ plan.Health) bool { return r.runTimes("c/Liveness") == "" }},
-		{"for the first 30 s the file exists and the command succeeds: the container is healthy", live(execProbe(5, 3)), liveness, until(30 * time.Second), 40 * time.Second,
+		{"periodSeconds: a probe each 5 s; initialDelaySeconds: 5 s before the first",
+			live(with(execProbe(5, 3), func(p *corev1.Probe) {
+				p.InitialDelaySeconds = 5
+			})), liveness,
+			always(Success), 4900 * time.Millisecond, func(r *managerTest, _ plan.Health) bool {
+				return r.runTimes("c/Liveness") == ""
+			}},
+		{"for the first 30 s the file exists and the command succeeds: the container is healthy", live(execProbe(5, 3)),
+			liveness, until(30 * time.Second), 40 * time.Second,
 			func(_ *managerTest, h plan.Health) bool { return !h.Failed }},
-		{"when the file is removed the probes fail, and the container is killed", live(execProbe(5, 3)), liveness, until(30 * time.Second), 46 * time.Second,
+		{"when the file is removed the probes fail, and the container is killed", live(execProbe(5, 3)), liveness,
+			until(30 * time.Second), 46 * time.Second,
 			func(_ *managerTest, h plan.Health) bool { return h.Failed && h.FailedProbe == "liveness" }},
-		{"the application has failureThreshold × periodSeconds, 30 × 10 = 300 s, to start", corev1.Container{Name: "c", StartupProbe: httpProbe(10, 30)}, startup, always(Failure), 299900 * time.Millisecond,
+		{"the application has failureThreshold × periodSeconds, 30 × 10 = 300 s, to start",
+			corev1.Container{Name: "c", StartupProbe: httpProbe(10, 30)}, startup, always(Failure),
+			299900 * time.Millisecond,
 			func(_ *managerTest, h plan.Health) bool { return !h.Failed }},
-		{"if the startup probe never succeeds the container is killed after 300 s", corev1.Container{Name: "c", StartupProbe: httpProbe(10, 30)}, startup, always(Failure), 300100 * time.Millisecond,
+		{"if the startup probe never succeeds the container is killed after 300 s",
+			corev1.Container{Name: "c", StartupProbe: httpProbe(10, 30)}, startup, always(Failure),
+			300100 * time.Millisecond,
 			func(_ *managerTest, h plan.Health) bool { return h.Failed && h.FailedProbe == "startup" }},
-		{"… also with a command", corev1.Container{Name: "c", StartupProbe: execProbe(10, 30)}, startup, always(Failure), 300100 * time.Millisecond,
+		{"… also with a command", corev1.Container{Name: "c", StartupProbe: execProbe(10, 30)}, startup,
+			always(Failure), 300100 * time.Millisecond,
 			func(_ *managerTest, h plan.Health) bool { return h.Failed && h.FailedProbe == "startup" }},
-		{"after its success the startup probe does not run again, and the container has started", corev1.Container{Name: "c", StartupProbe: execProbe(10, 30)}, startup, after(55 * time.Second), 200 * time.Second,
+		{"after its success the startup probe does not run again, and the container has started",
+			corev1.Container{Name: "c", StartupProbe: execProbe(10, 30)}, startup, after(55 * time.Second),
+			200 * time.Second,
 			func(r *managerTest, h plan.Health) bool { return h.Started && len(r.runs["c/Startup"]) == 7 }},
-		{"readiness probes run during the whole lifecycle of the container", withReadinessProbe("c", httpProbe(10, 3)), readiness, always(Success), 6 * time.Hour,
+		{"readiness probes run during the whole lifecycle of the container", withReadinessProbe("c", httpProbe(10, 3)),
+			readiness, always(Success), 6 * time.Hour,
 			func(r *managerTest, h plan.Health) bool { return h.Ready && len(r.runs["c/Readiness"]) >= 6*360 }},
-		{"a failed readiness probe keeps running: the container is not killed", withReadinessProbe("c", httpProbe(1, 3)), readiness, always(Failure), time.Hour,
+		{"a failed readiness probe keeps running: the container is not killed",
+			withReadinessProbe("c", httpProbe(1, 3)), readiness, always(Failure), time.Hour,
 			func(r *managerTest, h plan.Health) bool {
 				return !h.Ready && !h.Failed && len(r.runs["c/Readiness"]) >= 3600
 			}},
-		{"readiness before the initial delay is failure", withReadinessProbe("c", with(httpProbe(1, 3), func(p *corev1.Probe) { p.InitialDelaySeconds = 9 })), readiness, always(Success), 8900 * time.Millisecond,
+		{"readiness before the initial delay is failure",
+			withReadinessProbe("c", with(httpProbe(1, 3), func(p *corev1.Probe) {
+				p.InitialDelaySeconds = 9
+			})), readiness, always(Success), 8900 * time.Millisecond,
 			func(_ *managerTest, h plan.Health) bool { return !h.Ready }},
-		{"a container that is not ready may be probed more often, to make it ready sooner", withReadinessProbe("c", httpProbe(10, 3)), readiness, after(time.Second), 2 * time.Second,
+		{"a container that is not ready may be probed more often, to make it ready sooner",
+			withReadinessProbe("c", httpProbe(10, 3)), readiness, after(time.Second), 2 * time.Second,
 			func(_ *managerTest, h plan.Health) bool { return h.Ready }},
-		{"failureThreshold failures in a row and the check has failed: not after two", live(execProbe(1, 3)), liveness, until(10 * time.Second), 11900 * time.Millisecond,
+		{"failureThreshold failures in a row and the check has failed: not after two", live(execProbe(1, 3)), liveness,
+			until(10 * time.Second), 11900 * time.Millisecond,
 			func(_ *managerTest, h plan.Health) bool { return !h.Failed }},
 		{"… but after three", live(execProbe(1, 3)), liveness, until(10 * time.Second), 13100 * time.Millisecond,
 			func(_ *managerTest, h plan.Health) bool { return h.Failed }},
-		{"successThreshold successes in a row after it has failed: not after one", withReadinessProbe("c", with(httpProbe(2, 1), func(p *corev1.Probe) { p.SuccessThreshold = 3 })), readiness, always(Success), 3900 * time.Millisecond,
+		{"successThreshold successes in a row after it has failed: not after one",
+			withReadinessProbe("c", with(httpProbe(2, 1), func(p *corev1.Probe) {
+				p.SuccessThreshold = 3
+			})), readiness, always(Success), 3900 * time.Millisecond,
 			func(_ *managerTest, h plan.Health) bool { return !h.Ready }},
-		{"… but after three", withReadinessProbe("c", with(httpProbe(2, 1), func(p *corev1.Probe) { p.SuccessThreshold = 3 })), readiness, always(Success), 4100 * time.Millisecond,
+		{"… but after three", withReadinessProbe("c", with(httpProbe(2, 1), func(p *corev1.Probe) {
+			p.SuccessThreshold = 3
+		})), readiness, always(Success), 4100 * time.Millisecond,
 			func(_ *managerTest, h plan.Health) bool { return h.Ready }},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
@@ -108,7 +134,8 @@ func TestDocumentedProbeExamples(t *testing.T) {
 				return outcome{result: Success}, 0
 			}
 			r.watch(
-				podWith("a", corev1.Container{Name: "c", LivenessProbe: httpProbe(1, 3), ReadinessProbe: httpProbe(1, 3)}),
+				podWith("a", corev1.Container{Name: "c", LivenessProbe: httpProbe(1, 3),
+					ReadinessProbe: httpProbe(1, 3)}),
 				r.running("c", plan.Probes{Liveness: true, Readiness: true}),
 			)
 			r.advanceTo(20 * time.Second)

@@ -25,7 +25,8 @@ func (o *Manager) grpcRunner(x *probe, a *corev1.GRPCAction) func(context.Contex
 	if err != nil {
 		return errorRunner(err)
 	}
-	c := &grpcCheck{at: at, service: service, timeout: x.timeout, agent: o.opt.UserAgent, creds: insecure.NewCredentials()}
+	c := &grpcCheck{at: at, service: service, timeout: x.timeout, agent: o.opt.UserAgent,
+		creds: insecure.NewCredentials()}
 	c.dial = func(ctx context.Context, at string) (net.Conn, error) {
 		return o.dial.plain.DialContext(ctx, "tcp", at)
 	}
@@ -75,7 +76,8 @@ func (c *grpcCheck) failed(err error) outcome {
 	a := outcome{result: Failure}
 	switch s := status.Convert(err); s.Code() {
 	case codes.Unimplemented:
-		a.output = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): " + s.Message()
+		a.output = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): " +
+			s.Message()
 	case codes.DeadlineExceeded:
 		a.output, a.timedOut = fmt.Sprintf("timeout: health rpc did not complete within %v", c.timeout), true
 	case codes.Unavailable:

@@ -298,7 +298,8 @@ func (o *Manager) handleFinished(e finishedRun) {
 	if paused := o.pauses.total - e.pausedAtStart; e.timedOut && paused > took/4 {
 		e.outcome = outcome{
 			result: Unknown,
-			output: fmt.Sprintf("not counted: the node was paused for %s during the probe", paused.Round(time.Millisecond)),
+			output: fmt.Sprintf("not counted: the node was paused for %s during the probe",
+				paused.Round(time.Millisecond)),
 		}
 	}
 	if e.containerGone {

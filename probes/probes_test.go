@@ -94,7 +94,8 @@ func (r *managerTest) watch(pod *corev1.Pod, want ...plan.ProbeTarget) {
 		r.health[id] = h
 		r.changes = append(
 			r.changes,
-			fmt.Sprintf("%g %s started=%v ready=%v dead=%v", time.Since(r.start).Seconds(), id, h.Started, h.Ready, h.Failed),
+			fmt.Sprintf("%g %s started=%v ready=%v dead=%v", time.Since(r.start).Seconds(), id, h.Started, h.Ready,
+				h.Failed),
 		)
 	}, func(reason plan.Reason) {
 		r.mu.Lock()
@@ -245,7 +246,8 @@ func TestFailedLivenessProbeReportsOnce(t *testing.T) {
 
 func TestStartupProbeRunsFirst(t *testing.T) {
 	withManager(t, Options{}, func(t *testing.T, r *managerTest) {
-		c := corev1.Container{Name: "c", StartupProbe: httpProbe(1, 30), LivenessProbe: httpProbe(3, 1), ReadinessProbe: httpProbe(2, 1)}
+		c := corev1.Container{Name: "c", StartupProbe: httpProbe(1, 30), LivenessProbe: httpProbe(3, 1),
+			ReadinessProbe: httpProbe(2, 1)}
 		r.respond = func(_ plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
 			if at < 5*time.Second {
 				return outcome{result: Failure}, 0
@@ -275,7 +277,8 @@ func TestRemovedProbeIsCanceled(t *testing.T) {
 		r.respond = func(plan.ProbeKind, string, time.Duration) (outcome, time.Duration) {
 			return outcome{result: Failure, output: "too late"}, time.Hour
 		}
-		pod := podWith("a", corev1.Container{Name: "c", LivenessProbe: httpProbe(1, 1), ReadinessProbe: httpProbe(1, 1)})
+		pod := podWith("a", corev1.Container{Name: "c", LivenessProbe: httpProbe(1, 1),
+			ReadinessProbe: httpProbe(1, 1)})
 		r.watch(pod, r.running("c", plan.Probes{Liveness: true, Readiness: true}))
 		r.advanceTo(500 * time.Millisecond)
 		r.watch(pod, r.running("c", plan.Probes{Readiness: true})) // the container is terminating
@@ -341,7 +344,8 @@ func TestConcurrentProbesAreSpread(t *testing.T) {
 			return outcome{result: Success}, 3 * time.Millisecond
 		}
 		for i := range 500 {
-			r.watch(podWith(fmt.Sprint("p", i), withReadinessProbe(fmt.Sprint("c", i), httpProbe(1, 3))), r.running(fmt.Sprint("c", i), readiness))
+			r.watch(podWith(fmt.Sprint("p", i), withReadinessProbe(fmt.Sprint("c", i), httpProbe(1, 3))),
+				r.running(fmt.Sprint("c", i), readiness))
 		}
 		r.advanceTo(5 * time.Second)
 		r.maxActive = 0
@@ -453,9 +457,14 @@ func TestExecOutcomes(t *testing.T) {
 	}{
 		{"exit code 0 is a success", slowRuntime{out: "fine"}, outcome{result: Success, output: "fine"}},
 		{"any other exit code is a failure", slowRuntime{code: 3, out: "bad"}, outcome{result: Failure, output: "bad"}},
-		{"a timeout is a failure", slowRuntime{takes: time.Hour}, outcome{result: Failure, output: `command timed out: "a b" timed out after 2s`, timedOut: true}},
-		{"a missing container has no result", slowRuntime{err: &plan.Error{Kind: plan.NotFound, Err: errors.New("no such")}}, outcome{containerGone: true}},
-		{"an unavailable runtime has an unknown result", slowRuntime{err: &plan.Error{Kind: plan.Unavailable, Err: errors.New("unavailable")}}, outcome{result: Unknown, output: "unavailable"}},
+		{"a timeout is a failure", slowRuntime{takes: time.Hour},
+			outcome{result: Failure, output: `command timed out: "a b" timed out after 2s`, timedOut: true}},
+		{"a missing container has no result",
+			slowRuntime{err: &plan.Error{Kind: plan.NotFound, Err: errors.New("no such")}},
+			outcome{containerGone: true}},
+		{"an unavailable runtime has an unknown result",
+			slowRuntime{err: &plan.Error{Kind: plan.Unavailable, Err: errors.New("unavailable")}},
+			outcome{result: Unknown, output: "unavailable"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -530,7 +539,8 @@ func TestStatuses(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		g := got[0]
-		if g.Container != "c" || g.Passed == nil || !*g.Passed || len(g.Recent) != maxSamples || g.Recent[0].Duration != 7*time.Millisecond ||
+		if g.Container != "c" || g.Passed == nil || !*g.Passed || len(g.Recent) != maxSamples ||
+			g.Recent[0].Duration != 7*time.Millisecond ||
 			!g.NextRun.After(time.Now()) ||
 			g.NextRun.After(time.Now().Add(time.Second)) ||
 			!g.Recent[0].At.After(g.Recent[1].At) {

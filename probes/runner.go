@@ -97,7 +97,8 @@ func insecureTLS() *tls.Config {
 func linger(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		// The connection works without the option, too.
-		_ = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1, Linger: 1})
+		_ = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER,
+			&syscall.Linger{Onoff: 1, Linger: 1})
 	})
 }
 

@@ -64,7 +64,8 @@ func newState(kind plan.ProbeKind, r thresholds, started time.Time, delay time.D
 	if !started.IsZero() { // a start in the future means that the clock was set back
 		due = now.Add(min(max(delay-now.Sub(started), 0), delay))
 	}
-	return probeState{thresholds: r, ProbeState: plan.ProbeState{Kind: kind, Phase: due}, due: due, countsFrom: due.Add(r.period)}
+	return probeState{thresholds: r, ProbeState: plan.ProbeState{Kind: kind, Phase: due}, due: due,
+		countsFrom: due.Add(r.period)}
 }
 
 // resumeState continues a probe of an earlier run of the agent. It runs soon and keeps its phase: a

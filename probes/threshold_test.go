@@ -62,26 +62,37 @@ func TestProbeState(t *testing.T) {
 		want   string
 	}{
 		{"a first success is enough", spec(10, 1, 3, false), 0, 0, between(0, 99, Success, Failure), "0+[true]"},
-		{"until then it runs after 50, 100, 200 … ms", spec(10, 1, 3, false), 1, 0, between(0.12, 99, Success, Failure), "0f 0.05f 0.15+[true]"},
+		{"until then it runs after 50, 100, 200 … ms", spec(10, 1, 3, false), 1, 0, between(0.12, 99, Success, Failure),
+			"0f 0.05f 0.15+[true]"},
 		{"up to the period, and counts once per period", spec(1, 1, 3, false), 4, 0, between(0, 99, Failure, Failure),
 			"0f 0.05f 0.15f 0.35f 0.75f 1- 2- 3-[false] 4-"},
-		{"a container fails after failureThreshold × periodSeconds, not earlier", spec(2, 1, 1, false), 2, 0, between(0, 99, Failure, Failure),
+		{"a container fails after failureThreshold × periodSeconds, not earlier", spec(2, 1, 1, false), 2, 0,
+			between(0, 99, Failure, Failure),
 			"0f 0.05f 0.15f 0.35f 0.75f 1.55f 2-[false]"},
-		{"a command keeps its period", spec(1, 1, 2, true), 3, 0, between(0, 99, Failure, Failure), "0f 1- 2-[false] 3-"},
-		{"after the first success it has its own phase and keeps its period", spec(4, 1, 3, false), 10, 0, between(0, 99, Success, Failure), "0+[true] 1+ 5+ 9+"},
-		{"failures in a row count", spec(1, 1, 3, false), 5.25, 0, between(0, 1.5, Success, Failure), "0+[true] 0.25+ 1.25+ 2.25- 3.25- 4.25-[false] 5.25-"},
-		{"a success resets the failures", spec(1, 1, 3, false), 6.25, 0, between(3, 4, Success, Failure), "0f 0.05f 0.15f 0.35f 0.75f 1- 2- 3+[true] 3.25+ 4.25- 5.25- 6.25-[false]"},
+		{"a command keeps its period", spec(1, 1, 2, true), 3, 0, between(0, 99, Failure, Failure),
+			"0f 1- 2-[false] 3-"},
+		{"after the first success it has its own phase and keeps its period", spec(4, 1, 3, false), 10, 0,
+			between(0, 99, Success, Failure), "0+[true] 1+ 5+ 9+"},
+		{"failures in a row count", spec(1, 1, 3, false), 5.25, 0, between(0, 1.5, Success, Failure),
+			"0+[true] 0.25+ 1.25+ 2.25- 3.25- 4.25-[false] 5.25-"},
+		{"a success resets the failures", spec(1, 1, 3, false), 6.25, 0, between(3, 4, Success, Failure),
+			"0f 0.05f 0.15f 0.35f 0.75f 1- 2- 3+[true] 3.25+ 4.25- 5.25- 6.25-[false]"},
 		{"flapping below the threshold changes nothing", spec(1, 1, 2, false), 6.25, 0, func(at time.Duration) Result {
 			if at > time.Second && int(at.Seconds())%2 == 0 {
 				return Failure
 			}
 			return Success
 		}, "0+[true] 0.25+ 1.25+ 2.25- 3.25+ 4.25- 5.25+ 6.25-"},
-		{"two successes in a row are a period apart", spec(1, 2, 1, false), 3, 0, between(0, 99, Success, Failure), "0+ 1+[true] 2+ 3+"},
-		{"a failure resets the successes", spec(1, 2, 1, false), 4, 0, between(1, 2, Failure, Success), "0+ 1-[false] 2+ 3+[true] 4+"},
-		{"a run with an error is not counted and repeated early", spec(1, 1, 1, true), 1, 0, between(0, 0.3, Unknown, Success), "0u 0.05u 0.15u 0.35+[true] 0.6+"},
-		{"a run longer than the period is repeated immediately", spec(1, 1, 9, true), 7, 1500 * time.Millisecond, between(0, 99, Failure, Failure), "0- 1.5- 3- 4.5- 6-"},
-		{"a run in progress at the time from which failures count is counted", spec(2, 1, 2, false), 4, 1100 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.15- 2.35f 3.65-[false]"},
+		{"two successes in a row are a period apart", spec(1, 2, 1, false), 3, 0, between(0, 99, Success, Failure),
+			"0+ 1+[true] 2+ 3+"},
+		{"a failure resets the successes", spec(1, 2, 1, false), 4, 0, between(1, 2, Failure, Success),
+			"0+ 1-[false] 2+ 3+[true] 4+"},
+		{"a run with an error is not counted and repeated early", spec(1, 1, 1, true), 1, 0,
+			between(0, 0.3, Unknown, Success), "0u 0.05u 0.15u 0.35+[true] 0.6+"},
+		{"a run longer than the period is repeated immediately", spec(1, 1, 9, true), 7, 1500 * time.Millisecond,
+			between(0, 99, Failure, Failure), "0- 1.5- 3- 4.5- 6-"},
+		{"a run in progress at the time from which failures count is counted", spec(2, 1, 2, false), 4,
+			1100 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.15- 2.35f 3.65-[false]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := recordRuns(
@@ -135,11 +146,13 @@ func TestProbeStateResumes(t *testing.T) {
 	}
 	// Restarted at 15 s: the phase and the count are kept. A failure of the immediate run is not
 	// counted.
-	got := recordRuns(resumeState(c.ProbeState, r, c.passed, at(15)), 40*time.Second, 0, between(0, 99, Failure, Failure))
+	got := recordRuns(resumeState(c.ProbeState, r, c.passed, at(15)), 40*time.Second, 0,
+		between(0, 99, Failure, Failure))
 	if want := "15.25f 22.5-[false] 32.5-"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	got = recordRuns(resumeState(c.ProbeState, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
+	got = recordRuns(resumeState(c.ProbeState, r, c.passed, at(15)), 30*time.Second, 0,
+		between(0, 99, Success, Success))
 	if want := "15.25+ 22.5+"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -50,7 +50,8 @@ func forEachProbe(t *testing.T, f func(t *testing.T, h corev1.ProbeHandler, fail
 	t.Helper()
 	for kind, h := range kinds {
 		for failures := int32(1); failures <= 4; failures++ {
-			for _, takes := range []time.Duration{time.Millisecond, 700 * time.Millisecond, 1900 * time.Millisecond, 5 * time.Second} {
+			for _, takes := range []time.Duration{time.Millisecond, 700 * time.Millisecond, 1900 * time.Millisecond,
+				5 * time.Second} {
 				t.Run(
 					fmt.Sprintf("%s fails %d times after %s", kind, failures, takes),
 					func(t *testing.T) { f(t, h, failures, takes) },
@@ -96,9 +97,11 @@ func TestUnresponsiveContainerFailsOnTime(t *testing.T) {
 			for _, kind := range []plan.ProbeKind{plan.LivenessProbe, plan.StartupProbe} {
 				withManager(t, Options{}, func(_ *testing.T, r *managerTest) {
 					r.respond = alwaysFail(takes)
-					c, want := corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, delay)}, plan.Probes{Liveness: true}
+					c, want := corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, delay)},
+						plan.Probes{Liveness: true}
 					if kind == plan.StartupProbe {
-						c, want = corev1.Container{Name: "c", StartupProbe: probeOf(h, failures, delay)}, plan.Probes{Startup: true}
+						c, want = corev1.Container{Name: "c", StartupProbe: probeOf(h, failures, delay)},
+							plan.Probes{Startup: true}
 					}
 					r.watch(podWith("a", c), r.running("c", want))
 					r.advanceTo(time.Minute)
@@ -119,7 +122,8 @@ func TestLivenessStartsAfterStartupProbe(t *testing.T) {
 				var first time.Duration
 				r.respond = func(kind plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
 					if kind == plan.StartupProbe {
-						return outcome{result: map[bool]Result{true: Success, false: Failure}[at > 10*time.Second]}, time.Millisecond
+						return outcome{result: map[bool]Result{true: Success, false: Failure}[at > 10*time.Second]},
+							time.Millisecond
 					}
 					if first == 0 {
 						first = at
@@ -128,7 +132,8 @@ func TestLivenessStartsAfterStartupProbe(t *testing.T) {
 				}
 				pod := podWith(
 					"a",
-					corev1.Container{Name: "c", StartupProbe: probeOf(h, 30, 0), LivenessProbe: probeOf(h, failures, delay)},
+					corev1.Container{Name: "c", StartupProbe: probeOf(h, 30, 0),
+						LivenessProbe: probeOf(h, failures, delay)},
 				)
 				w := r.running("c", plan.Probes{Startup: true})
 				r.watch(pod, w)
@@ -168,7 +173,8 @@ func TestContainerThatStopsRespondingFailsOnTime(t *testing.T) {
 					r.running("c", plan.Probes{Liveness: true}),
 				)
 				r.advanceTo(time.Minute)
-				r.expectFailedBetween(last+time.Duration(failures-1)*period, last+latest(failures, takes)+time.Millisecond)
+				r.expectFailedBetween(last+time.Duration(failures-1)*period, last+latest(failures, takes)+
+					time.Millisecond)
 			})
 		}
 	})
@@ -178,7 +184,8 @@ func TestContainerThatStopsRespondingFailsOnTime(t *testing.T) {
 // while a kubelet restarts the count.
 func TestAgentRestartFailsNoContainerEarlier(t *testing.T) {
 	forEachProbe(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
-		for _, restart := range []time.Duration{time.Second, 2100 * time.Millisecond, 3900 * time.Millisecond, 5 * time.Second} {
+		for _, restart := range []time.Duration{time.Second, 2100 * time.Millisecond, 3900 * time.Millisecond,
+			5 * time.Second} {
 			pod := podWith("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)})
 			var kept plan.Health
 			withManager(t, Options{}, func(_ *testing.T, r *managerTest) {

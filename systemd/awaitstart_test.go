@@ -20,9 +20,12 @@ func TestAwaitStart(t *testing.T) {
 		extendsAt []time.Duration
 	}{
 		{"ready immediately", time.Nanosecond, 0, 0, true, time.Nanosecond, []time.Duration{0}},
-		{"the startup timeout is extended repeatedly", 75 * time.Second, 0, 0, true, 75 * time.Second, []time.Duration{0, 30 * time.Second, 60 * time.Second}},
-		{"a hung loop stops the extensions", 100 * time.Second, 40 * time.Second, 0, true, 100 * time.Second, []time.Duration{0, 30 * time.Second}},
-		{"the wait is limited", 0, 0, 0, false, timeout, []time.Duration{0, 30 * time.Second, 60 * time.Second, 90 * time.Second}},
+		{"the startup timeout is extended repeatedly", 75 * time.Second, 0, 0, true, 75 * time.Second,
+			[]time.Duration{0, 30 * time.Second, 60 * time.Second}},
+		{"a hung loop stops the extensions", 100 * time.Second, 40 * time.Second, 0, true, 100 * time.Second,
+			[]time.Duration{0, 30 * time.Second}},
+		{"the wait is limited", 0, 0, 0, false, timeout, []time.Duration{0, 30 * time.Second, 60 * time.Second,
+			90 * time.Second}},
 		{"a canceled context stops the wait", 0, 0, 10 * time.Second, false, 10 * time.Second, []time.Duration{0}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -46,7 +49,8 @@ func TestAwaitStart(t *testing.T) {
 					}
 					extends = append(extends, time.Since(start))
 				})
-				if took := time.Since(start); gotReady != tt.ready || took != tt.duration || !slices.Equal(extends, tt.extendsAt) {
+				if took := time.Since(start); gotReady != tt.ready || took != tt.duration ||
+					!slices.Equal(extends, tt.extendsAt) {
 					t.Errorf(
 						"got ready %v after %v, extensions at %v; want %v after %v, extensions at %v",
 						gotReady,

@@ -25,7 +25,8 @@ func TestDrainUnitStopsFirst(t *testing.T) {
 		}
 	}
 	// No other unit may stop or restart the unit together with the agent.
-	for _, key := range []string{"Unit.PartOf", "Unit.BindsTo", "Unit.Requires", "Unit.StopPropagatedFrom", "Unit.Conflicts"} {
+	for _, key := range []string{"Unit.PartOf", "Unit.BindsTo", "Unit.Requires", "Unit.StopPropagatedFrom",
+		"Unit.Conflicts"} {
 		if got[key] != nil {
 			t.Errorf("%s = %q", key, got[key])
 		}
@@ -42,12 +43,14 @@ func TestDrainUnitStopsFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, unit := range []string{"berth.service", "containerd.service", "network-online.target", "remote-fs.target", "multi-user.target", "basic.target", "sysinit.target", "shutdown.target", "system.slice"} {
+	for _, unit := range []string{"berth.service", "containerd.service", "network-online.target", "remote-fs.target",
+		"multi-user.target", "basic.target", "sysinit.target", "shutdown.target", "system.slice"} {
 		content := "[Unit]\nDescription=stub\n"
 		if strings.HasSuffix(unit, ".service") {
 			content += "[Service]\nType=oneshot\nExecStart=/usr/bin/berth\n"
 		}
-		if err := os.WriteFile(filepath.Join(root, "usr/lib/systemd/system", unit), []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, "usr/lib/systemd/system", unit), []byte(content),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -148,7 +148,8 @@ func InhibitDelayFile(dir string) string { return filepath.Join(dir, dropIn) }
 // reloadConfig makes logind reload its configuration by SIGHUP.
 func (l *Logind) reloadConfig(ctx context.Context) error {
 	err := l.conn.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").
-		CallWithContext(ctx, "org.freedesktop.systemd1.Manager.KillUnit", 0, "systemd-logind.service", "all", int32(1)).Err
+		CallWithContext(ctx, "org.freedesktop.systemd1.Manager.KillUnit", 0, "systemd-logind.service", "all",
+			int32(1)).Err
 	if err != nil {
 		return fmt.Errorf("reload logind configuration: %w", err)
 	}
@@ -185,7 +186,8 @@ func (l *Logind) RaiseInhibitDelay(ctx context.Context, dir string, d time.Durat
 	}
 	seconds := int64((d + time.Second - 1) / time.Second)
 	text := fmt.Sprintf("# Written by berth for shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(InhibitDelayFile(dir), []byte(text), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(InhibitDelayFile(dir), []byte(text),
+		0o644)); err != nil {
 		return now, fmt.Errorf("raise InhibitDelayMaxSec: %w", err)
 	}
 	if err := l.reloadConfig(ctx); err != nil {

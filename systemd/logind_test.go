@@ -71,11 +71,13 @@ func newFakeLogind(t *testing.T, delay time.Duration) *fakeLogind {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	s := &fakeLogind{t: t, conn: conn, dropIns: filepath.Join(t.TempDir(), "logind.conf.d"), delay: delay, defaultDelay: delay}
+	s := &fakeLogind{t: t, conn: conn, dropIns: filepath.Join(t.TempDir(), "logind.conf.d"), delay: delay,
+		defaultDelay: delay}
 	for _, err := range []error{
 		conn.ExportMethodTable(map[string]any{"Inhibit": s.inhibit}, logindPath, logindManager),
 		conn.ExportMethodTable(map[string]any{"Get": s.get}, logindPath, "org.freedesktop.DBus.Properties"),
-		conn.ExportMethodTable(map[string]any{"KillUnit": s.killUnit}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"),
+		conn.ExportMethodTable(map[string]any{"KillUnit": s.killUnit}, "/org/freedesktop/systemd1",
+			"org.freedesktop.systemd1.Manager"),
 	} {
 		if err != nil {
 			t.Fatal(err)

@@ -71,10 +71,14 @@ var units = []struct {
 func TestUnitHasNoMountNamespace(t *testing.T) {
 	got := settings(t, Unit)
 	for _, key := range []string{
-		"ProtectSystem", "ProtectHome", "ProtectHostname", "ProtectClock", "ProtectControlGroups", "ProtectKernelLogs", "ProtectKernelModules",
-		"ProtectKernelTunables", "ProtectProc", "ProcSubset", "PrivateTmp", "PrivateDevices", "PrivateNetwork", "PrivateUsers", "PrivateIPC",
-		"ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "ExecPaths", "NoExecPaths", "TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths",
-		"RootDirectory", "RootImage", "MountFlags", "DynamicUser", "CacheDirectory", "LogsDirectory", "LoadCredential", "MountAPIVFS",
+		"ProtectSystem", "ProtectHome", "ProtectHostname", "ProtectClock", "ProtectControlGroups", "ProtectKernelLogs",
+		"ProtectKernelModules",
+		"ProtectKernelTunables", "ProtectProc", "ProcSubset", "PrivateTmp", "PrivateDevices", "PrivateNetwork",
+		"PrivateUsers", "PrivateIPC",
+		"ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "ExecPaths", "NoExecPaths", "TemporaryFileSystem",
+		"BindPaths", "BindReadOnlyPaths",
+		"RootDirectory", "RootImage", "MountFlags", "DynamicUser", "CacheDirectory", "LogsDirectory", "LoadCredential",
+		"MountAPIVFS",
 	} {
 		if value, set := got["Service."+key]; set {
 			t.Errorf("%s=%s creates a mount namespace for the agent", key, value)
@@ -126,7 +130,8 @@ func TestSystemdAnalyzeVerify(t *testing.T) {
 		"usr/bin/berth": program, "usr/bin/berth-control": program, "bin/kill": program,
 		"usr/lib/systemd/system/containerd.service": stub + "[Service]\nType=oneshot\nExecStart=/usr/bin/berth\n",
 	}
-	for _, unit := range []string{"network-online.target", "multi-user.target", "basic.target", "sysinit.target", "shutdown.target", "system.slice"} {
+	for _, unit := range []string{"network-online.target", "multi-user.target", "basic.target", "sysinit.target",
+		"shutdown.target", "system.slice"} {
 		files["usr/lib/systemd/system/"+unit] = stub
 	}
 	for _, u := range units {

@@ -91,7 +91,8 @@ func TestS2WatchdogPingsOnlyWhileAllLoopsMakeProgress(t *testing.T) {
 		if sent, want := take(), []string{"STATUS=hung: allocator made no progress for 7s"}; !slices.Equal(sent, want) {
 			t.Fatalf("got notifications %q, want %q", sent, want)
 		}
-		if got := log.String(); strings.Count(got, "allocator made no progress") != 1 || strings.Contains(got, "manifest files") {
+		if got := log.String(); strings.Count(got, "allocator made no progress") != 1 ||
+			strings.Contains(got, "manifest files") {
 			t.Errorf("hung loop is not logged exactly once:\n%s", got)
 		}
 		allocator.Beat()

@@ -83,7 +83,9 @@ func wantFiles(t testing.TB, dir string, want content.Files) {
 func TestWriteReplaces(t *testing.T) {
 	t.Parallel()
 	d := atomicDir{path: t.TempDir(), mode: 0o755}
-	for n, files := range []content.Files{numbered(0), numbered(1), {}, numbered(2), {"a": {Data: []byte("x"), Mode: 0o400}}, {"a": {Data: []byte("x"), Mode: 0o600}}, {"a/b": {Data: nil, Mode: 0o600}}} {
+	for n, files := range []content.Files{numbered(0), numbered(1), {}, numbered(2),
+		{"a": {Data: []byte("x"), Mode: 0o400}}, {"a": {Data: []byte("x"), Mode: 0o600}},
+		{"a/b": {Data: nil, Mode: 0o600}}} {
 		changed, err := d.write(t.Context(), files)
 		if err != nil || !changed {
 			t.Fatalf("step %d: changed %v, %v", n, changed, err)

@@ -73,7 +73,8 @@ func (v *Volumes) containerMounts(
 		if err != nil {
 			return nil, fmt.Errorf("create termination message file of container %q: %w", c.Name, err)
 		}
-		mounts = append(mounts, plan.Mount{HostPath: path, ContainerPath: c.TerminationMessagePath, SELinuxRelabel: true})
+		mounts = append(mounts, plan.Mount{HostPath: path, ContainerPath: c.TerminationMessagePath,
+			SELinuxRelabel: true})
 	}
 	return mounts, nil
 }
@@ -156,7 +157,8 @@ func (v *Volumes) imageMount(
 	if err != nil {
 		return plan.Mount{}, err
 	}
-	m := plan.Mount{ContainerPath: "/" + strings.TrimPrefix(vm.MountPath, "/"), ReadOnly: true, Image: vol.Image.Reference}
+	m := plan.Mount{ContainerPath: "/" + strings.TrimPrefix(vm.MountPath, "/"), ReadOnly: true,
+		Image: vol.Image.Reference}
 	if sub != "." {
 		m.ImageSubPath = sub
 	}

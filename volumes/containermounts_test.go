@@ -51,7 +51,8 @@ func TestContainerMounts(t *testing.T) {
 		},
 		{HostPath: v.volumeDir(pod.UID, secret, "key"), ContainerPath: "/key", ReadOnly: true, SELinuxRelabel: true},
 		{HostPath: v.podDir(pod.UID) + "/etc-hosts", ContainerPath: "/etc/hosts", SELinuxRelabel: true},
-		{HostPath: v.podDir(pod.UID) + "/containers/app/2", ContainerPath: "/dev/termination-log", SELinuxRelabel: true},
+		{HostPath: v.podDir(pod.UID) + "/containers/app/2", ContainerPath: "/dev/termination-log",
+			SELinuxRelabel: true},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -64,8 +65,10 @@ func TestContainerMounts(t *testing.T) {
 		"Enabled where the runtime cannot": func(m *corev1.VolumeMount) {
 			m.ReadOnly, m.RecursiveReadOnly = true, new(corev1.RecursiveReadOnlyEnabled)
 		},
-		"recursively read-only, but not read-only": func(m *corev1.VolumeMount) { m.RecursiveReadOnly = new(corev1.RecursiveReadOnlyIfPossible) },
-		"a mount of a volume that there is not":    func(m *corev1.VolumeMount) { m.Name = "none" },
+		"recursively read-only, but not read-only": func(m *corev1.VolumeMount) {
+			m.RecursiveReadOnly = new(corev1.RecursiveReadOnlyIfPossible)
+		},
+		"a mount of a volume that there is not": func(m *corev1.VolumeMount) { m.Name = "none" },
 	} {
 		v.RecursiveReadOnly = nil
 		c := c.DeepCopy()
@@ -87,11 +90,17 @@ func TestHostsFile(t *testing.T) {
 		"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
 	const tail = "\n# Entries added by HostAliases.\n10.9.9.9\tdb\tdb.local\n10.9.9.8\tcache\n"
 	for name, tc := range map[string]struct{ got, want string }{
-		"one line per pod IP":                  {string(podHosts(sandbox.IPs, "web", "", nil)), head + "10.1.2.3\tweb\nfd00::3\tweb\n"},
-		"the fully qualified name comes first": {string(podHosts([]string{"10.1.2.3"}, "web", "sub.shop.svc.cluster.local", nil)), head + "10.1.2.3\tweb.sub.shop.svc.cluster.local\tweb\n"},
-		"aliases come last":                    {string(podHosts([]string{"10.1.2.3"}, "web", "", aliases)), head + "10.1.2.3\tweb\n" + tail},
-		"the host network has the host's file": {string(hostNetworkHosts([]byte("127.0.0.1 localhost\n"), nil)), "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n"},
-		"aliases are added to the host's":      {string(hostNetworkHosts([]byte("127.0.0.1 localhost"), aliases)), "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n" + tail},
+		"one line per pod IP": {string(podHosts(sandbox.IPs, "web", "", nil)),
+			head + "10.1.2.3\tweb\nfd00::3\tweb\n"},
+		"the fully qualified name " +
+			"comes first": {string(podHosts([]string{"10.1.2.3"}, "web", "sub.shop.svc.cluster.local", nil)),
+			head + "10.1.2.3\tweb.sub.shop.svc.cluster.local\tweb\n"},
+		"aliases come last": {string(podHosts([]string{"10.1.2.3"}, "web", "", aliases)),
+			head + "10.1.2.3\tweb\n" + tail},
+		"the host network has the host's file": {string(hostNetworkHosts([]byte("127.0.0.1 localhost\n"), nil)),
+			"# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n"},
+		"aliases are added to the host's": {string(hostNetworkHosts([]byte("127.0.0.1 localhost"), aliases)),
+			"# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n" + tail},
 	} {
 		if diff := cmp.Diff(tc.want, tc.got); diff != "" {
 			t.Errorf("%s: %s", name, diff)

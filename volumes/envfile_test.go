@@ -62,8 +62,9 @@ func TestEnvFilesStayInTheirVolume(t *testing.T) {
 		c.Env = append(
 			c.Env,
 			corev1.EnvVar{
-				Name:      "a",
-				ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: f.Volume, Path: f.Path}},
+				Name: "a",
+				ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: f.Volume,
+					Path: f.Path}},
 			},
 		)
 	}

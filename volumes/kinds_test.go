@@ -221,7 +221,8 @@ func TestApplyFSGroup(t *testing.T) {
 
 	must(t, applyFSGroup(t.Context(), dir, 4321, nil))
 	for path, want := range map[string]os.FileMode{
-		dir: os.ModeDir | os.ModeSetgid | 0o775, dir + "/d/e": os.ModeDir | os.ModeSetgid | 0o770, dir + "/d/e/f": 0o775 | os.ModeSetuid,
+		dir: os.ModeDir | os.ModeSetgid | 0o775, dir + "/d/e": os.ModeDir | os.ModeSetgid | 0o770,
+		dir + "/d/e/f": 0o775 | os.ModeSetuid,
 	} {
 		if m := mode(t, path); m != want || gid(t, path) != 4321 {
 			t.Errorf("%s has mode %v and group %d, want %v", path, m, gid(t, path), want)

@@ -108,7 +108,8 @@ func TestRemoveOrphan(t *testing.T) {
 	v, outside := newVolumes(t), t.TempDir()
 	must(t, os.WriteFile(outside+"/precious", nil, 0o600))
 	pod, c := withMounts(
-		newPod(emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}), secretVol("key")),
+		newPod(emptyDirVol("memory", corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}),
+			secretVol("key")),
 		sub("memory", "x"),
 	)
 	must(t, v.CreateDirs(t.Context(), pod))
@@ -182,7 +183,8 @@ func TestRemoveCanceled(t *testing.T) {
 	mustMount(t, v, pod, "disk", "", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, err := range []error{v.Unmount(ctx, pod, "disk"), v.RemoveDirs(ctx, pod), v.CreateDirs(ctx, pod), v.Mount(ctx, pod, "disk", "x", nil, nil)} {
+	for _, err := range []error{v.Unmount(ctx, pod, "disk"), v.RemoveDirs(ctx, pod), v.CreateDirs(ctx, pod),
+		v.Mount(ctx, pod, "disk", "x", nil, nil)} {
 		if plan.KindOf(err) != plan.Canceled {
 			t.Errorf("kind %d of %v", plan.KindOf(err), err)
 		}

@@ -93,15 +93,29 @@ func TestSubPathEscapes(t *testing.T) {
 			must(t, os.MkdirAll(dir+"/real/deep", 0o755))
 			must(t, os.Symlink("real", dir+"/x"))
 		}, "x/deep", ""},
-		"a link out is rejected":                               {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x", "leads out"},
-		"a link out in the middle is rejected":                 {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x/secret", "leads out"},
-		"a link out in the middle creates nothing":             {func(t *testing.T, dir string) { must(t, os.Symlink(outside, dir+"/x")) }, "x/made", "leads out"},
-		"a relative link out is rejected":                      {func(t *testing.T, dir string) { must(t, os.Symlink("../../../../..", dir+"/x")) }, "x", "leads out"},
-		"a link to itself is rejected":                         {func(t *testing.T, dir string) { must(t, os.Symlink("x", dir+"/x")) }, "x", "leads out"},
-		"a dangling link is not followed to create the target": {func(t *testing.T, dir string) { must(t, os.Symlink("nothing", dir+"/x")) }, "x", "not a directory"},
-		"a file in the middle is rejected":                     {func(t *testing.T, dir string) { must(t, os.WriteFile(dir+"/x", nil, 0o600)) }, "x/y", "not a directory"},
-		"an absolute path is rejected":                         {nil, "/etc", "must not be an absolute path"},
-		"two dots are rejected":                                {nil, "a/../..", "must not contain '..'"},
+		"a link out is rejected": {func(t *testing.T, dir string) {
+			must(t, os.Symlink(outside, dir+"/x"))
+		}, "x", "leads out"},
+		"a link out in the middle is rejected": {func(t *testing.T, dir string) {
+			must(t, os.Symlink(outside, dir+"/x"))
+		}, "x/secret", "leads out"},
+		"a link out in the middle creates nothing": {func(t *testing.T, dir string) {
+			must(t, os.Symlink(outside, dir+"/x"))
+		}, "x/made", "leads out"},
+		"a relative link out is rejected": {func(t *testing.T, dir string) {
+			must(t, os.Symlink("../../../../..", dir+"/x"))
+		}, "x", "leads out"},
+		"a link to itself is rejected": {func(t *testing.T, dir string) {
+			must(t, os.Symlink("x", dir+"/x"))
+		}, "x", "leads out"},
+		"a dangling link is not followed to create the target": {func(t *testing.T, dir string) {
+			must(t, os.Symlink("nothing", dir+"/x"))
+		}, "x", "not a directory"},
+		"a file in the middle is rejected": {func(t *testing.T, dir string) {
+			must(t, os.WriteFile(dir+"/x", nil, 0o600))
+		}, "x/y", "not a directory"},
+		"an absolute path is rejected": {nil, "/etc", "must not be an absolute path"},
+		"two dots are rejected":        {nil, "a/../..", "must not contain '..'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -224,7 +238,8 @@ func TestSubPathOfProjectedKey(t *testing.T) {
 func TestSubPathExpr(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
-	v.Env = func(_ context.Context, _ *corev1.Pod, _ *corev1.Container, _ plan.Objects, s plan.Sandbox) (func(string) (string, bool), error) {
+	v.Env = func(_ context.Context, _ *corev1.Pod, _ *corev1.Container, _ plan.Objects,
+		s plan.Sandbox) (func(string) (string, bool), error) {
 		vars := map[string]string{"NAME": "web", "ROOT": "/etc", "UP": "..", "EMPTY": ""}
 		return func(n string) (string, bool) { v, ok := vars[n]; return v, ok }, nil
 	}

@@ -44,7 +44,8 @@ func TestExceededSizeLimit(t *testing.T) {
 	if over, err := v.ExceededSizeLimit(t.Context(), pod); err != nil || over != nil {
 		t.Fatalf("within its limits: %+v, %v", over, err)
 	}
-	if bytes, inodes, err := v.DiskUsage(t.Context(), pod); err != nil || bytes < 20<<20 || bytes > 21<<20 || inodes < 6 ||
+	if bytes, inodes, err := v.DiskUsage(t.Context(), pod); err != nil || bytes < 20<<20 || bytes > 21<<20 ||
+		inodes < 6 ||
 		inodes > 60 {
 		t.Errorf("the pod has %d bytes, %d inodes: %v", bytes, inodes, err)
 	}

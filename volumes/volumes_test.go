@@ -67,7 +67,8 @@ func unmountBelow(t testing.TB, dir string) {
 
 func newPod(vols ...corev1.Volume) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "4b1d", Labels: map[string]string{"app": "web"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "4b1d",
+			Labels: map[string]string{"app": "web"}},
 		Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Name: "init"}},
 			Containers:     []corev1.Container{{Name: "app", TerminationMessagePath: "/dev/termination-log"}},
@@ -221,7 +222,8 @@ func TestLifecycleOfEveryKind(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"configmap/cfg/a": "1", "secret/key/pw": "hush", "downward-api/down/name": "web", "projected/all/a": "1", "projected/all/pw": "hush",
+		"configmap/cfg/a": "1", "secret/key/pw": "hush", "downward-api/down/name": "web", "projected/all/a": "1",
+		"projected/all/pw": "hush",
 	} {
 		if got := read(t, filepath.Join(v.podDir(pod.UID), "volumes", "kubernetes.io~"+path)); got != want {
 			t.Errorf("%s holds %q", path, got)
@@ -230,7 +232,8 @@ func TestLifecycleOfEveryKind(t *testing.T) {
 	if m := mode(t, v.volumeDir(pod.UID, secret, "key")+"/pw"); m != 0o400 {
 		t.Errorf("the secret's file has mode %v", m)
 	}
-	for _, dir := range []string{v.volumeDir(pod.UID, secret, "key"), v.volumeDir(pod.UID, projected, "all"), v.volumeDir(pod.UID, emptyDir, "memory")} {
+	for _, dir := range []string{v.volumeDir(pod.UID, secret, "key"), v.volumeDir(pod.UID, projected, "all"),
+		v.volumeDir(pod.UID, emptyDir, "memory")} {
 		if typ, _ := fsType(t, dir); typ != unix.TMPFS_MAGIC {
 			t.Errorf("V5: %s is no tmpfs", dir)
 		}
@@ -375,7 +378,8 @@ func TestRefusals(t *testing.T) {
 		vol("a/b", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
 		emptyDirVol("odd", corev1.EmptyDirVolumeSource{Medium: "Paper"}),
 	)
-	for name, want := range map[string]plan.ErrorKind{"pvc": plan.Unsupported, "a/b": plan.Invalid, "odd": plan.Invalid, "none": plan.Invalid} {
+	for name, want := range map[string]plan.ErrorKind{"pvc": plan.Unsupported, "a/b": plan.Invalid, "odd": plan.Invalid,
+		"none": plan.Invalid} {
 		err := v.Mount(t.Context(), odd, name, "", nil, nil)
 		if e, ok := errors.AsType[*plan.Error](err); !ok || e.Kind != want || e.Reason != "FailedMount" {
 			t.Errorf("mount %s: %v", name, err)
@@ -384,7 +388,8 @@ func TestRefusals(t *testing.T) {
 	for _, uid := range []string{"", ".", "..", "../../etc", ".trash-x", "a/b"} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}}
 		_, _, err := v.Observe(t.Context(), pod)
-		for _, err := range []error{err, v.RemoveDirs(t.Context(), pod), v.CreateDirs(t.Context(), pod), v.Unmount(t.Context(), pod, "x")} {
+		for _, err := range []error{err, v.RemoveDirs(t.Context(), pod), v.CreateDirs(t.Context(), pod),
+			v.Unmount(t.Context(), pod, "x")} {
 			if plan.KindOf(err) != plan.Invalid {
 				t.Errorf("UID %q: %v", uid, err)
 			}

@@ -385,7 +385,8 @@ func compareDeferred(a, b Request) int {
 		return 0
 	}
 	rank := func(p *corev1.Pod) int {
-		return slices.Index([]corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort},
+		return slices.Index([]corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable,
+			corev1.PodQOSBestEffort},
 			podspec.QOSClass(p))
 	}
 	return cmp.Or(cmp.Compare(rank(a.Pod), rank(b.Pod)), a.deferredSince.Compare(b.deferredSince))

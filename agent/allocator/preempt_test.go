@@ -77,7 +77,8 @@ func TestCriticalPodPreemptsAndWaits(t *testing.T) {
 			system := c.submitPreemptible(critical(podWithCPU("system", "1")), false)
 			c.expectPreempted(t, small, 1)
 			c.expectPreempted(t, big, 0)
-			if v, n := c.lastVerdict(system); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Preempts != "default/small" ||
+			if v, n := c.lastVerdict(system); v.State != plan.Wait || v.Reason != "OutOfcpu" ||
+				v.Preempts != "default/small" ||
 				n != 1 {
 				t.Errorf("%d verdicts, the last %+v", n, v)
 			}
@@ -129,7 +130,8 @@ func TestPreemptedResourcesReservedForCriticalPod(t *testing.T) {
 				if v, _ := c.lastVerdict(fits); v.State != plan.Admitted {
 					t.Errorf("a pod that fits was not admitted: %+v", v)
 				}
-				if v, _ := c.lastVerdict(tooBig); server && v.State != plan.Rejected || !server && v.State != plan.Wait {
+				if v, _ := c.lastVerdict(tooBig); server && v.State != plan.Rejected || !server &&
+					v.State != plan.Wait {
 					t.Errorf("server %v: %+v", server, v)
 				}
 				grows := free.DeepCopy()
@@ -246,8 +248,9 @@ func TestConcurrentCriticalPodsNeverOvercommit(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 7))
 				var low, high []*corev1.Pod
 				for i := range 30 {
-					low = append(low, c.submitPreemptible(podWithCPU(fmt.Sprintf("low%d", i), fmt.Sprintf("%dm", 100+r.IntN(500))),
-						false))
+					low = append(low,
+						c.submitPreemptible(podWithCPU(fmt.Sprintf("low%d", i), fmt.Sprintf("%dm", 100+r.IntN(500))),
+							false))
 				}
 				var wg sync.WaitGroup
 				for i := range 9 {
@@ -259,10 +262,13 @@ func TestConcurrentCriticalPodsNeverOvercommit(t *testing.T) {
 				for range low { // the preempted pods terminate one after the other
 					c.lastVerdict(high[0])
 					snapshot, err := c.Snapshot(t.Context())
-					if used := snapshot.Used.Requests[corev1.ResourceCPU]; err != nil || used.Cmp(resource.MustParse("10")) > 0 {
+					if used := snapshot.Used.Requests[corev1.ResourceCPU]; err != nil ||
+						used.Cmp(resource.MustParse("10")) > 0 {
 						t.Fatalf("seed %d: %s CPUs used: %v", seed, used.String(), err)
 					}
-					if i := slices.IndexFunc(low, func(p *corev1.Pod) bool { return len(c.terminations[p.UID]) > 0 }); i >= 0 {
+					if i := slices.IndexFunc(low, func(p *corev1.Pod) bool {
+						return len(c.terminations[p.UID]) > 0
+					}); i >= 0 {
 						c.Release(low[i].UID)
 						low = slices.Delete(low, i, i+1)
 					}

@@ -38,15 +38,21 @@ func TestAllocatorRejectsAPIServerPodThatDoesNotFit(t *testing.T) {
 	}{
 		{"too little CPU is left", "OutOfcpu", asks("cpu", "2"), plan.Wait, plan.Rejected},
 		{"too little memory is left", "OutOfmemory", asks("memory", "1Ti"), plan.Wait, plan.Rejected},
-		{"too little disk is left", "OutOfephemeral-storage", asks("ephemeral-storage", "10Gi"), plan.Wait, plan.Rejected},
+		{"too little disk is left", "OutOfephemeral-storage", asks("ephemeral-storage", "10Gi"), plan.Wait,
+			plan.Rejected},
 		{"all devices are taken", "OutOfexample.com/gpu", asks("example.com/gpu", "1"), plan.Wait, plan.Rejected},
-		{"more devices than the node has", "OutOfexample.com/gpu", asks("example.com/gpu", "9"), plan.Wait, plan.Rejected},
-		{"the device is not registered yet", "OutOfexample.com/nic", asks("example.com/nic", "1"), plan.Wait, plan.Wait},
+		{"more devices than the node has", "OutOfexample.com/gpu", asks("example.com/gpu", "9"), plan.Wait,
+			plan.Rejected},
+		{"the device is not registered yet", "OutOfexample.com/nic", asks("example.com/nic", "1"), plan.Wait,
+			plan.Wait},
 		{"a port is taken", "NodePorts", func(p *corev1.Pod) {
-			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: corev1.ProtocolTCP}}
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80,
+				Protocol: corev1.ProtocolTCP}}
 		}, plan.Wait, plan.Rejected},
 		{"more than the capacity of the node", "OutOfcpu", asks("cpu", "5"), plan.Rejected, plan.Rejected},
-		{"the pod is bound to another node", "NodeName", func(p *corev1.Pod) { p.Spec.NodeName = "other" }, plan.Rejected,
+		{"the pod is bound to another node", "NodeName", func(p *corev1.Pod) {
+			p.Spec.NodeName = "other"
+		}, plan.Rejected,
 			plan.Rejected},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -101,7 +107,8 @@ func TestPodWaitsForTerminatingPods(t *testing.T) {
 		l.expectVerdict(t, next, plan.Wait, "OutOfcpu")
 		l.submit(tooMuch, false) // in addition to the remaining pod
 		l.expectVerdict(t, tooMuch, plan.Rejected, "OutOfcpu")
-		if v, _ := l.lastVerdict(tooMuch); !strings.HasSuffix(v.Message, "cpu, requested: 3500, used: 3000, capacity: 4000") {
+		if v, _ := l.lastVerdict(tooMuch); !strings.HasSuffix(v.Message,
+			"cpu, requested: 3500, used: 3000, capacity: 4000") {
 			t.Errorf("message %q", v.Message)
 		}
 		l.Release(old.UID)

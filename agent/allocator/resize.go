@@ -74,7 +74,8 @@ func resizeVerdict(rejections []admission.Rejection) plan.Verdict {
 	v := verdictOf(rejections)
 	if i := slices.IndexFunc(rejections, func(r admission.Rejection) bool { return !r.Recoverable }); i >= 0 {
 		r := rejections[i] // regardless of other pods
-		v.Message = fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", r.Resource, r.Requested,
+		v.Message = fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", r.Resource,
+			r.Requested,
 			r.Capacity)
 	}
 	return v

@@ -170,7 +170,8 @@ func TestMemoryResizeWithSwapInfeasible(t *testing.T) {
 			l.submit(podWith(name, "1Mi"), true)
 			synctest.Wait()
 			l.submitResize(podWith(name, "2Mi"))
-			if v, _ := l.lastVerdict(podWithCPU(name, "1")); v.State != want || (want == plan.Admitted) != (v.Message == "") {
+			if v, _ := l.lastVerdict(podWithCPU(name, "1")); v.State != want ||
+				(want == plan.Admitted) != (v.Message == "") {
 				t.Errorf("%s: %+v, want %v", name, v, want)
 			}
 		}
@@ -191,7 +192,8 @@ func TestResizeCannotRemoveResources(t *testing.T) {
 		}{{bare, plan.Rejected, "1"}, {more, plan.Admitted, "2"}, {podWithCPU("a", "2"), plan.Rejected, "2"}} {
 			l.submitResize(c.pod)
 			snapshot, err := l.Snapshot(t.Context())
-			if v, _ := l.lastVerdict(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected && v.Message == "" {
+			if v, _ := l.lastVerdict(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected &&
+				v.Message == "" {
 				t.Errorf("%+v %v, want %v", v, err, c.want)
 			}
 			if used := snapshot.Used.Requests[corev1.ResourceCPU]; used.String() != c.cpu {

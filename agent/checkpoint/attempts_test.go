@@ -17,7 +17,8 @@ func TestAttemptsFromLogs(t *testing.T) {
 		t.Errorf("without a directory: %v", got)
 	}
 	for _, f := range []string{
-		"main/0.log", "main/2.log", "main/10.log.20261123-000000.gz", "main/notes.log", "main/11.txt", "main/-3.log", "main/99999999999.log",
+		"main/0.log", "main/2.log", "main/10.log.20261123-000000.gz", "main/notes.log", "main/11.txt", "main/-3.log",
+		"main/99999999999.log",
 		"side/0.log", "empty/x", "file",
 	} {
 		at := filepath.Join(dir, f)

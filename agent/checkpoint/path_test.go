@@ -20,12 +20,17 @@ func TestOpenQuarantinesNonRegularFile(t *testing.T) { // C3
 			return errors.Join(os.Mkdir(path, 0o700), os.WriteFile(filepath.Join(path, "x"), []byte("x"), 0o600))
 		}},
 		{"a named pipe", "is a named pipe", func(path string) error { return unix.Mkfifo(path, 0o600) }},
-		{"a device", "is a device", func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))) }},
+		{"a device", "is a device", func(path string) error {
+			return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3)))
+		}},
 		{"a socket", "is a socket", func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }},
 		{"a link to itself", "is a symbolic link", func(path string) error { return os.Symlink(path, path) }},
-		{"a link to nothing", "is a symbolic link", func(path string) error { return os.Symlink(path+".nothing", path) }},
+		{"a link to nothing", "is a symbolic link", func(path string) error {
+			return os.Symlink(path+".nothing", path)
+		}},
 		{"a link to a file", "is a symbolic link", func(path string) error {
-			return errors.Join(os.WriteFile(path+".target", []byte("precious"), 0o600), os.Symlink(path+".target", path))
+			return errors.Join(os.WriteFile(path+".target", []byte("precious"), 0o600),
+				os.Symlink(path+".target", path))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

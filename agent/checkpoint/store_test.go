@@ -390,7 +390,8 @@ func TestLoadDropsDamagedRecord(t *testing.T) { // C4
 	if d := cmp.Diff(map[types.UID]Record{"c": c, "e": record("e")}, got); d != "" {
 		t.Error(d)
 	}
-	for _, want := range []string{"podUID=a", "memory: checksum does not match", "podUID=b", "pod: absent", "podUID=d", "objects: cannot be decoded"} {
+	for _, want := range []string{"podUID=a", "memory: checksum does not match", "podUID=b", "pod: absent", "podUID=d",
+		"objects: cannot be decoded"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%q is not in the log:\n%s", want, log.String())
 		}
@@ -437,7 +438,8 @@ func TestLoadReadsEarlierFormats(t *testing.T) {
 				t.Fatal(err)
 			}
 			b, err := os.ReadFile(o.Path)
-			if err := errors.Join(err, os.MkdirAll("testdata", 0o755), os.WriteFile(filepath.Join("testdata", file), b, 0o644)); err != nil {
+			if err := errors.Join(err, os.MkdirAll("testdata", 0o755), os.WriteFile(filepath.Join("testdata", file), b,
+				0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -17,7 +17,8 @@ func TestHasDeadContainers(t *testing.T) {
 		containers []plan.Container
 		want       bool
 	}{
-		{corev1.PodRunning, []plan.Container{running}, false}, {corev1.PodRunning, []plan.Container{running, dead}, true},
+		{corev1.PodRunning, []plan.Container{running}, false}, {corev1.PodRunning, []plan.Container{running, dead},
+			true},
 		{corev1.PodRunning, []plan.Container{dead}, false}, {corev1.PodRunning, []plan.Container{dead, dead}, true},
 		{corev1.PodFailed, []plan.Container{dead}, true}, {corev1.PodSucceeded, nil, false},
 	} {

@@ -68,5 +68,6 @@ func (d *DiskMeter) one(ctx context.Context, round MeasureFunc, s *status.Snapsh
 		}
 		u.Partial = true
 	}
-	return pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Resources.Allocated), Usage: u, Measured: true}, err
+	return pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Resources.Allocated), Usage: u, Measured: true},
+		err
 }

@@ -99,7 +99,9 @@ func TestEvictionCandidatesForLocalStorage(t *testing.T) {
 		snapshotOf("failed", func(s *status.Snapshot) { s.Status.Phase = corev1.PodFailed }),
 		snapshotOf("done", func(s *status.Snapshot) { s.Memory.FinishedAt = time.Unix(1, 0) }),
 		snapshotOf("ending", func(s *status.Snapshot) { s.Termination = &plan.Termination{Reason: "Deleted"} }),
-		snapshotOf("evicted-before", func(s *status.Snapshot) { s.Memory.Termination = &plan.Termination{Reason: "Evicted"} }),
+		snapshotOf("evicted-before", func(s *status.Snapshot) {
+			s.Memory.Termination = &plan.Termination{Reason: "Evicted"}
+		}),
 		snapshotOf("not-looked-at", func(s *status.Snapshot) { s.Syncs = 0 }),
 		snapshotOf("critical", func(s *status.Snapshot) { s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
 	}}
@@ -131,18 +133,22 @@ func TestSlowMeasurementsAreLessFrequent(t *testing.T) {
 		want     map[string]string // start times of measurements
 	}{
 		{
-			"a slow pod does not delay others", map[string]time.Duration{"huge": 3 * time.Second, "tiny": time.Millisecond}, 135 * time.Second,
+			"a slow pod does not delay others", map[string]time.Duration{"huge": 3 * time.Second,
+				"tiny": time.Millisecond}, 135 * time.Second,
 			map[string]string{"huge": "10 70 130", "tiny": "13 20 30 40 50 60 73 80 90 100 110 120 133"},
 		},
 		{
-			"two slow pods share the time", map[string]time.Duration{"huge": 3 * time.Second, "vast": 3 * time.Second}, 255 * time.Second,
+			"two slow pods share the time", map[string]time.Duration{"huge": 3 * time.Second, "vast": 3 * time.Second},
+			255 * time.Second,
 			map[string]string{"huge": "10 130 250", "vast": "13 133 253"},
 		},
 		{
-			"many quick pods increase the interval", map[string]time.Duration{"a": 400 * time.Millisecond, "b": 400 * time.Millisecond, "c": 400 * time.Millisecond}, 60 * time.Second,
+			"many quick pods increase the interval", map[string]time.Duration{"a": 400 * time.Millisecond,
+				"b": 400 * time.Millisecond, "c": 400 * time.Millisecond}, 60 * time.Second,
 			map[string]string{"a": "10 34 58"},
 		},
-		{"the longest interval is ten minutes", map[string]time.Duration{"huge": 50 * time.Second}, 1300 * time.Second, map[string]string{"huge": "10 610 1210"}},
+		{"the longest interval is ten minutes", map[string]time.Duration{"huge": 50 * time.Second}, 1300 * time.Second,
+			map[string]string{"huge": "10 610 1210"}},
 	} {
 		s := &enforcerTest{takes: row.takes, taken: 1}
 		for _, name := range slices.Sorted(maps.Keys(row.takes)) {
@@ -175,7 +181,10 @@ func TestEvictsPodOverEphemeralStorageLimit(t *testing.T) {
 	t.Parallel()
 	s := &enforcerTest{taken: 10<<20 + 1, pods: []*status.Snapshot{
 		snapshotOf("limited", limited), snapshotOf("volume-only", nil),
-		snapshotOf("critical", func(s *status.Snapshot) { limited(s); s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
+		snapshotOf("critical", func(s *status.Snapshot) {
+			limited(s)
+			s.Pod.Spec.Priority = new(int32(2_000_000_000))
+		}),
 	}}
 	s.run(t, 15*time.Second)
 	if !slices.Equal(s.walked, []string{"limited"}) || !slices.Equal(s.counted, []string{"ephemeralpodfs.limit"}) ||
@@ -189,12 +198,14 @@ func TestEvictsPodOverEphemeralStorageLimit(t *testing.T) {
 
 func TestEvictsOnPartialMeasurement(t *testing.T) {
 	t.Parallel()
-	s := &enforcerTest{taken: 11 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{snapshotOf("p", limited)}}
+	s := &enforcerTest{taken: 11 << 20, err: errors.New("input/output error"),
+		pods: []*status.Snapshot{snapshotOf("p", limited)}}
 	s.run(t, 15*time.Second)
 	if len(s.evicted) != 1 || s.log.Len() > 0 {
 		t.Errorf("evicted %q: %s", s.evicted, s.log.String())
 	}
-	s = &enforcerTest{taken: 10 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{snapshotOf("p", limited)}}
+	s = &enforcerTest{taken: 10 << 20, err: errors.New("input/output error"),
+		pods: []*status.Snapshot{snapshotOf("p", limited)}}
 	s.run(t, 35*time.Second)
 	if n := strings.Count(s.log.String(), "storage limits not enforced"); len(s.evicted) != 0 || n != 1 {
 		t.Errorf("evicted %q, logged %d times: %s", s.evicted, n, s.log.String())

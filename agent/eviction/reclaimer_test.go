@@ -117,7 +117,8 @@ func (s *diskNode) run(t *testing.T, d time.Duration) {
 				record("evict %s for %s, grace %s", uid, why.Signal, why.Grace)
 				was, _ := b.Get(uid)
 				now := *was
-				now.Termination = &plan.Termination{Reason: "Evicted", Message: why.Message, EventDetail: why.EventDetail}
+				now.Termination = &plan.Termination{Reason: "Evicted", Message: why.Message,
+					EventDetail: why.EventDetail}
 				b.Put(&now)
 				if !s.stuck {
 					over := now
@@ -164,7 +165,8 @@ func (s *diskNode) run(t *testing.T, d time.Duration) {
 			Read: func(context.Context) (pressure.Reading, error) {
 				return pressure.Reading{At: time.Now(), Levels: levels()}, nil
 			},
-			OnObserved: func(Observation) {}, OnConditionsChanged: func(Observation) {}, Log: slog.New(slog.DiscardHandler), Reclaim: r.Reclaim,
+			OnObserved: func(Observation) {}, OnConditionsChanged: func(Observation) {},
+			Log: slog.New(slog.DiscardHandler), Reclaim: r.Reclaim,
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()

@@ -374,7 +374,8 @@ func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxCo
 	return sb, err
 }
 
-func (h *Host) StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerConfig) (k plan.Container, err error) {
+func (h *Host) StartContainer(ctx context.Context, pod *corev1.Pod, name string,
+	s plan.ContainerConfig) (k plan.Container, err error) {
 	err = h.call(ctx, "start", string(pod.UID)+"/"+name, func() error {
 		p := h.StateOf(pod.UID)
 		for _, x := range p.Containers {
@@ -386,7 +387,8 @@ func (h *Host) StartContainer(ctx context.Context, pod *corev1.Pod, name string,
 		h.LastContainerConfig = s
 		k = plan.Container{
 			ID: fmt.Sprintf("k%d", h.n), Name: name, SandboxID: s.Sandbox.ID, State: plan.Running, Attempt: s.Attempt,
-			Image: s.Image.ID, SpecHash: podspec.ContainerHash(podspec.FindContainer(pod, name)), CreatedAt: time.Now(), StartedAt: time.Now(),
+			Image: s.Image.ID, SpecHash: podspec.ContainerHash(podspec.FindContainer(pod, name)), CreatedAt: time.Now(),
+			StartedAt: time.Now(),
 		}
 		p.Containers = append([]plan.Container{k}, p.Containers...)
 		h.notify(pod.UID)
@@ -413,12 +415,14 @@ func (h *Host) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, _ str
 	)
 }
 
-func (h *Host) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, uint32, plan.Objects, plan.Sandbox) ([]plan.Mount, error) {
+func (h *Host) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, uint32, plan.Objects,
+	plan.Sandbox) ([]plan.Mount, error) {
 	return slices.Clone(h.VolumeMounts), nil
 }
 
 // Run runs a hook, recorded as "hook pod/container".
-func (h *Host) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, _ *corev1.LifecycleHandler, _ string, _ []string) error {
+func (h *Host) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, _ *corev1.LifecycleHandler, _ string,
+	_ []string) error {
 	return h.call(ctx, "hook", string(pod.UID)+"/"+c.Name, func() error { return nil })
 }
 
@@ -490,7 +494,9 @@ func (h *Host) RemoveSandbox(ctx context.Context, id string) error {
 	return h.call(ctx, "removeSandbox", id, func() error {
 		_, p := h.find(id)
 		p.Sandboxes = slices.DeleteFunc(slices.Clone(p.Sandboxes), func(s plan.Sandbox) bool { return s.ID == id })
-		p.Containers = slices.DeleteFunc(slices.Clone(p.Containers), func(k plan.Container) bool { return k.SandboxID == id })
+		p.Containers = slices.DeleteFunc(slices.Clone(p.Containers), func(k plan.Container) bool {
+			return k.SandboxID == id
+		})
 		return nil
 	})
 }

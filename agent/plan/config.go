@@ -4,8 +4,9 @@ import corev1 "k8s.io/api/core/v1"
 
 // SandboxConfig is the input of RunSandbox in addition to the pod.
 type SandboxConfig struct {
-	Attempt      uint32
-	CgroupParent string // in the runtime's format: a path (cgroupfs) or a slice (systemd), default chosen by the runtime
+	Attempt uint32
+	// in the runtime's format: a path (cgroupfs) or a slice (systemd), default chosen by the runtime
+	CgroupParent string
 	LogDir       string // absolute
 }
 

@@ -248,7 +248,8 @@ func (d *decider) startContainer(c spec, sb Sandbox, attempt uint32) syncResult 
 	if p, ok := d.Observed.PulledImages[c.Name]; !ok || p.Attempt != attempt || p.Name != c.Image {
 		d.report(Reason{
 			Code: "Pulled", Target: c.Name, EventType: corev1.EventTypeNormal,
-			Message: fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image),
+			Message: fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod",
+				c.Image),
 		})
 	}
 	return settled

@@ -18,7 +18,8 @@ func TestContainerStatusFields(t *testing.T) {
 			{Name: "v", MountPath: "/rw"},
 			{Name: "v", MountPath: "/ro", ReadOnly: true},
 			{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)},
-			{Name: "v", MountPath: "perhaps/", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible)},
+			{Name: "v", MountPath: "perhaps/", ReadOnly: true,
+				RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible)},
 		}
 		emptyDir("v")(p)
 	})

@@ -211,7 +211,8 @@ func (d *decider) recordTermination() {
 // checkActiveDeadline terminates a pod that has exceeded activeDeadlineSeconds.
 func (d *decider) checkActiveDeadline() {
 	s := d.Pod.Spec.ActiveDeadlineSeconds
-	if s == nil || d.mem.Termination != nil || d.terminal() || !d.mem.FinishedAt.IsZero() || d.Verdict.State == Rejected {
+	if s == nil || d.mem.Termination != nil || d.terminal() || !d.mem.FinishedAt.IsZero() ||
+		d.Verdict.State == Rejected {
 		return
 	}
 	at := d.mem.StartTime.Add(seconds(*s))
@@ -370,7 +371,8 @@ func (d *decider) available(a Action) bool {
 	if old, busy := d.InProgress[key]; busy {
 		s, ok := a.(StopContainer)
 		t, ok2 := old.(StopContainer)
-		if ok && ok2 && s.Deadline.Before(t.Deadline) { // the stop is repeated with the new deadline once it has returned
+		// the stop is repeated with the new deadline once it has returned
+		if ok && ok2 && s.Deadline.Before(t.Deadline) {
 			d.out.Cancel = append(d.out.Cancel, key)
 		}
 		return false
@@ -383,7 +385,8 @@ func (d *decider) available(a Action) bool {
 		return true
 	}
 	if until := f.At.Add(d.Limits.retryDelay(f)); d.Now.Before(until) {
-		d.report(Reason{Code: firstNonEmpty(f.Reason, "Failed"), Target: key.String(), Message: f.Message, Until: until})
+		d.report(Reason{Code: firstNonEmpty(f.Reason, "Failed"), Target: key.String(), Message: f.Message,
+			Until: until})
 		d.wakeAt(until)
 		return false
 	}

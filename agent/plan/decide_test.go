@@ -21,14 +21,17 @@ func TestHostAndSandbox(t *testing.T) {
 				"Initialized=True"}},
 		{"the sandbox waits for the directories and the cgroup only",
 			vol(fresh(withVolume...)).begin().finish(), "mount v@1, run sandbox#0", nil},
-		{"a container waits for its volumes", vol(fresh(withVolume...)).begin().finish().begin().succeed("run/sandbox"), "-",
+		{"a container waits for its volumes", vol(fresh(withVolume...)).begin().finish().begin().succeed("run/sandbox"),
+			"-",
 			[]string{"PodReadyToStartContainers=True", "waiting ContainerCreating"}},
 		{"a container starts when the sandbox, its volumes and its image are present",
 			vol(fresh(withVolume...)).begin().finish().begin().finish(), "start app#0", nil},
-		{"a volume that no container mounts is not set up", fresh(emptyDir("idle")).begin().finish(), "run sandbox#0", nil},
+		{"a volume that no container mounts is not set up", fresh(emptyDir("idle")).begin().finish(), "run sandbox#0",
+			nil},
 		{"a missing ConfigMap of a volume delays the containers and is reported",
 			fresh(withVolume...).begin().finish().begin().finish(), "-",
-			[]string{`why    FailedMount v "MountVolume.SetUp failed for volume \"v\" : configmap \"cm\" not found" (Warning)`}},
+			[]string{`why    FailedMount v "MountVolume.SetUp failed for volume \"v\" : configmap \"cm\" not ` +
+				`found" (Warning)`}},
 		{"an object that cannot be read delays its volume and its error is reported",
 			fresh(withVolume...).input(func(in *Input) {
 				in.Refs[Ref{ConfigMap,
@@ -63,7 +66,9 @@ func TestHostAndSandbox(t *testing.T) {
 					"cm"}: {Missing: true}}
 			}), "-", []string{"Ready=True"}},
 		{"no sandbox is created while the node network is not ready",
-			fresh().begin().finish().input(func(in *Input) { in.Observed.Network = NetworkStatus{Message: "no CNI config"} }),
+			fresh().begin().finish().input(func(in *Input) {
+				in.Observed.Network = NetworkStatus{Message: "no CNI config"}
+			}),
 			"-",
 			[]string{`why    NetworkNotReady "network is not ready: no CNI config" (Warning)`}},
 		{"a host network pod does not wait for the node network",
@@ -78,7 +83,9 @@ func TestHostAndSandbox(t *testing.T) {
 				in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu", Message: "4 wanted, 2 free"}
 			}), "-", []string{"pod    Pending", `why    OutOfcpu "4 wanted, 2 free"`}},
 		{"a pod that preempts others reports their names",
-			fresh().input(func(in *Input) { in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu", Preempts: "a/b"} }), "-",
+			fresh().input(func(in *Input) {
+				in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu", Preempts: "a/b"}
+			}), "-",
 			[]string{`why    Preempting "Preempts a/b in order to be admitted" (Normal)`, "pod    Pending"}},
 		{"a waiting pod keeps its running containers", up().input(func(in *Input) {
 			in.Verdict = Verdict{State: Wait,
@@ -88,7 +95,9 @@ func TestHostAndSandbox(t *testing.T) {
 			up(never).exit("app", 0).input(func(in *Input) { in.Verdict = Verdict{} }), "stop sb-0",
 			[]string{"pod    Succeeded"}},
 		{"a completed pod cannot be rejected",
-			up(never).exit("app", 0).input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }), "stop sb-0",
+			up(never).exit("app", 0).input(func(in *Input) {
+				in.Verdict = Verdict{State: Rejected, Reason: "X"}
+			}), "stop sb-0",
 			[]string{"pod    Succeeded", "!rejected"}},
 		{"a rejected pod fails immediately and nothing is created",
 			fresh().input(func(in *Input) {
@@ -128,11 +137,13 @@ func TestFailures(t *testing.T) {
 		{"the delay is limited", failing(9).fails("run/sandbox", other), "-", []string{"wake   at+3m1s"}},
 		{"the delay does not grow while the runtime is unavailable",
 			fresh().begin().finish().input(func(in *Input) {
-				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 50, Kind: Unavailable, Action: RunSandbox{}}
+				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 50, Kind: Unavailable,
+					Action: RunSandbox{}}
 			}), "-", []string{"wake   at+1s"}},
 		{"a canceled action is retried immediately",
 			fresh().begin().finish().input(func(in *Input) {
-				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 9, Kind: Canceled, Action: RunSandbox{}}
+				in.Failures[ActionKey{"run", "sandbox"}] = Failure{At: t0, Count: 9, Kind: Canceled,
+					Action: RunSandbox{}}
 			}), "run sandbox#0", nil},
 		{"a failing container does not delay the others",
 			fresh(mains(con("a"), con("b"))).begin().finish().begin().finish().fails("start/a", other), "start b#0",
@@ -141,7 +152,8 @@ func TestFailures(t *testing.T) {
 			fresh().begin().finish().begin().finish().fails("start/app",
 				&Error{Kind: Other, Reason: "RunContainerError", Err: errors.New("no such file")}).
 				input(func(in *Input) {
-					in.Observed = in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Created})
+					in.Observed = in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0",
+						State: Created})
 				}), "remove app-0", []string{`waiting RunContainerError "no such file"`, "pod    Pending"}},
 		{"a missing Secret of the environment is reported",
 			fresh(mains(con("app", func(c *corev1.Container) {
@@ -167,8 +179,9 @@ func TestFailures(t *testing.T) {
 		{"an optional object may be missing",
 			fresh(mains(con("app", func(c *corev1.Container) {
 				yes := true
-				c.Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
-					LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Key: "k", Optional: &yes}}}}
+				c.Env = []corev1.EnvVar{{Name: "A",
+					ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+						LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Key: "k", Optional: &yes}}}}
 			}))).begin().finish().begin().finish(), "start app#0", nil},
 	})
 }
@@ -217,16 +230,19 @@ func TestContainerStartOrder(t *testing.T) {
 			[]string{"!start two", "probe  side-0 {Startup:true Readiness:false Liveness:false}"}},
 		{"the app containers start when all init containers are done", to(5, chain), "start app#0",
 			[]string{"Initialized=True"}},
-		{"a pod with a running sidecar and waiting app containers is Pending", to(4, chain), "", []string{"pod    Pending"}},
+		{"a pod with a running sidecar and waiting app containers is Pending", to(4, chain), "",
+			[]string{"pod    Pending"}},
 		{"a failed init container is retried and the next one waits", to(3, chain).exit("one", 1), "start one#1",
 			[]string{"one    terminated Error 1"}},
 		{"the second failure waits for the back-off", to(3, chain).exit("one", 1).begin().finish().exit("one", 1), "-",
-			[]string{`one    waiting CrashLoopBackOff "back-off 10s restarting failed container=one pod=web_default(u1)" restarts=1 last=(terminated Error 1)`, "pod    Pending"}},
+			[]string{`one    waiting CrashLoopBackOff "back-off 10s restarting failed container=one ` +
+				`pod=web_default(u1)" restarts=1 last=(terminated Error 1)`, "pod    Pending"}},
 		{"a sidecar that crashes while a later init container runs is restarted and delays nothing",
 			to(5, chain).exit("side", 1).begin().finish().exit("side", 1), "start app#0",
 			[]string{"side   waiting CrashLoopBackOff"}},
 		{"app containers start one at a time in spec order", to(2, mains(con("a"), con("b"))), "start a#0", nil},
-		{"the next one starts when the previous start has finished", to(3, mains(con("a"), con("b"))), "start b#0", nil},
+		{"the next one starts when the previous start has finished", to(3, mains(con("a"), con("b"))), "start b#0",
+			nil},
 		{"no other container starts while a start is in progress", to(2, mains(con("a"), con("b"))).begin(), "-", nil},
 		{"an app container whose image is being pulled delays later ones", to(2, slow).begin().succeed("start/app"),
 			"start b#0", nil},
@@ -236,7 +252,8 @@ func TestContainerStartOrder(t *testing.T) {
 			[]string{"debug  running"}},
 		{"an ephemeral container never runs twice", up(ephemeral(con("debug"))).exit("debug", 1), "-",
 			[]string{"debug  terminated Error 1", "pod    Running", "Ready=True"}},
-		{"a volume of an ephemeral container that cannot be set up does not delay a restart", withDebug("").exit("app", 1),
+		{"a volume of an ephemeral container that cannot be set up does not delay a restart",
+			withDebug("").exit("app", 1),
 			"start app#1", []string{"why    FailedMount v", "debug  waiting ContainerCreating"}},
 		{"… or a probe", withDebug("").input(func(in *Input) { in.Limits.Probing = true }), "-",
 			[]string{"probe  app-0 {Startup:false Readiness:false Liveness:true}"}},
@@ -258,7 +275,8 @@ func TestPostStart(t *testing.T) {
 		w := fresh(mains(con("app",
 			func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} }))).begin().finish().begin().finish().begin()
 		w.in.Limits.Probing = true
-		w.in.Observed = w.in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0", State: Running,
+		w.in.Observed = w.in.Observed.WithContainer(Container{ID: "app-0", Name: "app", SandboxID: "sb-0",
+			State:     Running,
 			CreatedAt: t0, StartedAt: t0})
 		return w
 	}

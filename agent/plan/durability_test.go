@@ -40,7 +40,8 @@ func TestDurabilityContract(t *testing.T) {
 			"the removal of the directories of a terminating pod requires the termination", RemoveDirs{},
 			Memory{Termination: end}, TerminationOnDisk,
 		},
-		{"the removal of a dead container of a running pod requires nothing", RemoveContainer{ID: "1"}, Memory{}, Nothing},
+		{"the removal of a dead container of a running pod requires nothing", RemoveContainer{ID: "1"}, Memory{},
+			Nothing},
 		{
 			"the start of a container with a postStart hook requires the memory", StartContainer{Name: "a"}, pending,
 			MemoryOnDisk,

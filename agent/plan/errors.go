@@ -55,14 +55,15 @@ type Failure struct {
 
 // Outcome is the result of an action.
 type Outcome struct {
-	Action        Action
-	StartedAt     time.Time
-	FinishedAt    time.Time
-	Err           error
-	Sandbox       *Sandbox   // of RunSandbox
-	Container     *Container // of StopContainer and StartContainer, also of a failed start that created the container
-	Image         *Image     // of PullImage
-	MissingImages []string   // of a StartContainer that failed with ImageNotFound: images of which at least one is missing
+	Action     Action
+	StartedAt  time.Time
+	FinishedAt time.Time
+	Err        error
+	Sandbox    *Sandbox   // of RunSandbox
+	Container  *Container // of StopContainer and StartContainer, also of a failed start that created the container
+	Image      *Image     // of PullImage
+	// of a StartContainer that failed with ImageNotFound: images of which at least one is missing
+	MissingImages []string
 }
 
 func reasonOf(err error) string {

@@ -78,7 +78,8 @@ func failureReasons(r Outcome) []Reason {
 	case ResizeCgroup:
 		return []Reason{warning("ResizeError", "", "Pod resize error: "+f.Message)}
 	case StopContainer:
-		return []Reason{warning("FailedKillPod", a.Name, fmt.Sprintf("error killing container %s: %s", a.Name, f.Message))}
+		return []Reason{warning("FailedKillPod", a.Name, fmt.Sprintf("error killing container %s: %s", a.Name,
+			f.Message))}
 	case StopSandbox:
 		return []Reason{warning("FailedKillPod", "", "error stopping pod sandbox: "+f.Message)}
 	}

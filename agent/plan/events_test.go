@@ -21,7 +21,8 @@ func TestCreatedEventPrecedesFailedStart(t *testing.T) {
 			Err: &Error{Reason: "RunContainerError", Err: errors.New("no such file")}}, "Created Failed"},
 		{"not created", Outcome{Action: start, Container: &Container{},
 			Err: &Error{Reason: "CreateContainerError", Err: errors.New("no profile")}}, "Failed"},
-		{"unknown", Outcome{Action: start, Err: &Error{Reason: "RunContainerError", Err: errors.New("gone")}}, "Failed"},
+		{"unknown", Outcome{Action: start, Err: &Error{Reason: "RunContainerError", Err: errors.New("gone")}},
+			"Failed"},
 		{"created and started", Outcome{Action: start, Container: &Container{ID: "1"}}, "Created Started"},
 	} {
 		got := ""
@@ -47,7 +48,8 @@ func TestHookEvents(t *testing.T) {
 		{PostStart{"id", "app"}, Canceled, ""},
 	} {
 		got := ""
-		for _, e := range ActionFinished(Outcome{Action: r.a, Err: &Error{Kind: r.kind, Err: errors.New("secret output")}}) {
+		for _, e := range ActionFinished(Outcome{Action: r.a,
+			Err: &Error{Kind: r.kind, Err: errors.New("secret output")}}) {
 			got += e.Code + "/" + e.Message
 			if e.Target != "app" || e.EventType != corev1.EventTypeWarning {
 				t.Errorf("%+v", e)

@@ -95,7 +95,8 @@ func decodeObserved(d *byteSource, in *Input) {
 	for i := range d.n(8) {
 		c := con(names[d.n(len(names))], image(images[d.n(3)]))
 		in.Observed.Containers = append(in.Observed.Containers, Container{
-			ID: "id-" + string(rune('a'+i)), Name: c.Name, SandboxID: "sb-" + names[d.n(3)], State: ContainerState(1 + d.n(4)),
+			ID: "id-" + string(rune('a'+i)), Name: c.Name, SandboxID: "sb-" + names[d.n(3)],
+			State:    ContainerState(1 + d.n(4)),
 			Attempt:  uint32(8 - i),
 			SpecHash: podspec.ContainerHash(&c), Image: c.Image, StartedAt: d.time(), FinishedAt: d.time(),
 			ExitCode: int32(d.n(3)),
@@ -108,7 +109,8 @@ func decodeObserved(d *byteSource, in *Input) {
 
 func decodeProgress(d *byteSource, in *Input) {
 	actions := []Action{
-		CreateDirs{}, EnsureCgroup{}, MountVolume{Volume: "v"}, RunSandbox{}, StopContainer{ID: "id-a", Deadline: d.time()},
+		CreateDirs{}, EnsureCgroup{}, MountVolume{Volume: "v"}, RunSandbox{},
+		StopContainer{ID: "id-a", Deadline: d.time()},
 		RemoveContainer{ID: "id-b"},
 		PullImage{Container: "m0", Image: images[d.n(3)]}, StartContainer{Name: names[d.n(len(names))]},
 		StopSandbox{ID: "sb-i0"}, UnmountVolume{Volume: "gone"}, RemoveDirs{},
@@ -131,9 +133,11 @@ func decodeProgress(d *byteSource, in *Input) {
 		in.Memory = Memory{
 			Phase: [...]corev1.PodPhase{"", "Pending", "Running", "Failed", "Succeeded"}[d.n(5)], StartTime: d.time(),
 			FinishedAt: d.time(),
-			Restarts: map[string]RestartState{names[d.n(8)]: {Count: d.n(256), NextAttempt: uint32(d.n(9)), NotBefore: d.time(),
+			Restarts: map[string]RestartState{names[d.n(8)]: {Count: d.n(256), NextAttempt: uint32(d.n(9)),
+				NotBefore: d.time(),
 				CountedID: "id-a", Replacing: "id-b"}},
-			Exits: map[string]Container{names[d.n(8)]: {ID: "x", Name: names[3], State: Exited, Attempt: uint32(d.n(12))}},
+			Exits: map[string]Container{names[d.n(8)]: {ID: "x", Name: names[3], State: Exited,
+				Attempt: uint32(d.n(12))}},
 		}
 	}
 }
@@ -186,7 +190,8 @@ func decodeResources(d *byteSource, in *Input) {
 	}
 	for _, k := range in.Observed.Containers {
 		if d.is() {
-			in.Observed.ResizedContainers = withKey(in.Observed.ResizedContainers, k.ID, ContainerResources{one(), one().Limits})
+			in.Observed.ResizedContainers = withKey(in.Observed.ResizedContainers, k.ID,
+				ContainerResources{one(), one().Limits})
 		}
 	}
 }

@@ -82,7 +82,9 @@ func (d *decider) recordHookResults() {
 
 // isRunning reports whether the container with the ID is running.
 func (d *decider) isRunning(id string) bool {
-	return slices.ContainsFunc(d.Observed.Containers, func(k Container) bool { return k.ID == id && k.State == Running })
+	return slices.ContainsFunc(d.Observed.Containers, func(k Container) bool {
+		return k.ID == id && k.State == Running
+	})
 }
 
 // hookOf returns the progress of the hooks of this instance.

@@ -140,8 +140,9 @@ func (d *decider) pullBackedOff(c spec, f Failure, until time.Time) imageState {
 	}
 	code, detail := pullWaitingReason(c, f)
 	if code == "ImagePullBackOff" {
-		d.report(Reason{Code: "BackOff", Target: c.Name, Message: pullBackOffMessage(c), EventType: corev1.EventTypeNormal,
-			Until: until})
+		d.report(Reason{Code: "BackOff", Target: c.Name, Message: pullBackOffMessage(c),
+			EventType: corev1.EventTypeNormal,
+			Until:     until})
 		d.report(warning("Failed", c.Name, "Error: "+code))
 	}
 	return imageState{code: code, detail: detail}

@@ -14,24 +14,30 @@ import (
 
 // samplePods returns pods in all stages of their life.
 func samplePods() map[string]*driver {
-	full := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("a", mounts("v")), con("b")), emptyDir("v"),
+	full := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("a", mounts("v")), con("b")),
+		emptyDir("v"),
 		ephemeral(con("debug"))}
 	return map[string]*driver{
-		"fresh":         fresh(full...),
-		"pulling":       fresh(mains(con("a", image("far")))).begin(),
-		"starting":      fresh(full...).begin().finish().begin().finish().begin(),
-		"up":            up(full...),
-		"crashing":      crashed(3).exit("app", 1),
-		"changed":       up().edit(mains(con("app", image("new")))),
-		"sandbox lost":  up(full...).sandboxLost(),
-		"rebooted":      up(full...).rebooted(),
-		"deleted":       up(full...).deleted(30 * time.Second),
-		"evicted":       up(full...).terminate("Evicted", time.Second),
-		"done":          up(never).exit("app", 0),
-		"failed":        up(never).exit("app", 1).settle(),
-		"rejected":      fresh(full...).input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "OutOfcpu"} }),
-		"waiting":       fresh(full...).input(func(in *Input) { in.Verdict = Verdict{State: Wait} }),
-		"past deadline": up(func(p *corev1.Pod) { n := int64(1); p.Spec.ActiveDeadlineSeconds = &n }).after(time.Second),
+		"fresh":        fresh(full...),
+		"pulling":      fresh(mains(con("a", image("far")))).begin(),
+		"starting":     fresh(full...).begin().finish().begin().finish().begin(),
+		"up":           up(full...),
+		"crashing":     crashed(3).exit("app", 1),
+		"changed":      up().edit(mains(con("app", image("new")))),
+		"sandbox lost": up(full...).sandboxLost(),
+		"rebooted":     up(full...).rebooted(),
+		"deleted":      up(full...).deleted(30 * time.Second),
+		"evicted":      up(full...).terminate("Evicted", time.Second),
+		"done":         up(never).exit("app", 0),
+		"failed":       up(never).exit("app", 1).settle(),
+		"rejected": fresh(full...).input(func(in *Input) {
+			in.Verdict = Verdict{State: Rejected, Reason: "OutOfcpu"}
+		}),
+		"waiting": fresh(full...).input(func(in *Input) { in.Verdict = Verdict{State: Wait} }),
+		"past deadline": up(func(p *corev1.Pod) {
+			n := int64(1)
+			p.Spec.ActiveDeadlineSeconds = &n
+		}).after(time.Second),
 	}
 }
 
@@ -213,7 +219,9 @@ func TestI8TerminalPodReleasesResources(t *testing.T) {
 		"failed":    up(never, emptyDir("v"), mains(con("app", mounts("v")))).exit("app", 1),
 		"evicted":   up(emptyDir("v"), mains(con("app", mounts("v")))).terminate("Evicted", 0),
 		"rejected": up(emptyDir("v"),
-			mains(con("app", mounts("v")))).input(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }),
+			mains(con("app", mounts("v")))).input(func(in *Input) {
+			in.Verdict = Verdict{State: Rejected, Reason: "X"}
+		}),
 	}
 	for name, w := range over {
 		w.settle()

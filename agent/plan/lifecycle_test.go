@@ -22,7 +22,8 @@ func TestPodLifecyclePage(t *testing.T) {
 		// Pod phase
 		{"Pending: one or more containers are not ready to run, including image downloads",
 			fresh(mains(con("app", image("far")))).begin(), "-", []string{"pod    Pending"}},
-		{"Running: all containers are created, at least one is running, starting or restarting", up(two).exit("app", 1), "",
+		{"Running: all containers are created, at least one is running, starting or restarting", up(two).exit("app", 1),
+			"",
 			[]string{"pod    Running"}},
 		{"Succeeded: all containers have terminated in success and will not be restarted",
 			up(onFailure, two).exit("app", 0).exit("b", 0), "", []string{"pod    Succeeded"}},
@@ -32,7 +33,8 @@ func TestPodLifecyclePage(t *testing.T) {
 			[]string{"pod    Failed"}},
 		{"… or Succeeded", up().deleted(9*time.Second).begin().exit("app",
 			0).input(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
-		{"a pod does not survive an eviction", up().terminate("Evicted", 0).settle(), "", []string{"pod    Failed Evicted"}},
+		{"a pod does not survive an eviction", up().terminate("Evicted", 0).settle(), "",
+			[]string{"pod    Failed Evicted"}},
 		// Container states
 		{"Waiting has a reason", fresh(mains(con("app", image("far")))).begin(), "",
 			[]string{"app    waiting ContainerCreating"}},
@@ -45,7 +47,8 @@ func TestPodLifecyclePage(t *testing.T) {
 		{"… 40 s", crashed(3).exit("app", 1), "-", []string{"back-off 40s"}},
 		{"the delay is capped at 5 minutes", crashed(20).exit("app", 1), "-", []string{"back-off 5m0s"}},
 		{"CrashLoopBackOff reports the delay", crashed(1).exit("app", 1), "-", []string{"waiting CrashLoopBackOff"}},
-		{"after 10 minutes without problems a crash counts as the first", crashed(20).after(10*time.Minute).exit("app", 1),
+		{"after 10 minutes without problems a crash counts as the first", crashed(20).after(10*time.Minute).exit("app",
+			1),
 			"start app#21", nil},
 		{"restartPolicy Always restarts after any termination", up().exit("app", 0), "start app#1", nil},
 		{"OnFailure only after an error", up(onFailure).exit("app", 0), "stop sb-0", nil},
@@ -61,8 +64,10 @@ func TestPodLifecyclePage(t *testing.T) {
 		{"… True once sandbox and network exist", up(), "", []string{"PodReadyToStartContainers=True"}},
 		{"… False again without the sandbox after a reboot", up().rebooted(), "",
 			[]string{"PodReadyToStartContainers=False"}},
-		{"without init containers Initialized is True before there is a sandbox", fresh(), "", []string{"Initialized=True"}},
-		{"with init containers it is True when they have succeeded", up(inits(con("one"))), "", []string{"Initialized=True"}},
+		{"without init containers Initialized is True before there is a sandbox", fresh(), "",
+			[]string{"Initialized=True"}},
+		{"with init containers it is True when they have succeeded", up(inits(con("one"))), "",
+			[]string{"Initialized=True"}},
 		{"ContainersReady: all containers are ready", up(two), "", []string{"ContainersReady=True"}},
 		{"Ready needs all readiness gates too; a missing condition counts as False", up(gated), "",
 			[]string{"ContainersReady=True", " Ready=False/ReadinessGatesNotReady"}},
@@ -88,8 +93,10 @@ func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 		{"a failed liveness probe kills the container",
 			probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all), "stop app-0 30s", nil},
 		{"… which is then subject to its restart policy",
-			probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().finish(), "start app#1", nil},
-		{"readiness before the first result is failure", probed(Health{Started: true}, all), "-", []string{"!started ready"}},
+			probed(Health{Started: true, Failed: true, FailedProbe: "liveness"}, all).begin().finish(), "start app#1",
+			nil},
+		{"readiness before the first result is failure", probed(Health{Started: true}, all), "-",
+			[]string{"!started ready"}},
 		{"without a readiness probe it is success", probed(Health{}), "-", []string{"started ready"}},
 		{"all other probes wait for the startup probe", probed(Health{}, all), "-",
 			[]string{"{Startup:true Readiness:false Liveness:false}"}},
@@ -110,7 +117,9 @@ func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 				input(func(in *Input) { in.InProgress = map[ActionKey]Action{} }), "stop app-0 20s", nil},
 		{"sidecars are not stopped before the last app container has terminated",
 			up(inits(sidecar("side")), two).deleted(30*time.Second).begin().exit("app",
-				0).input(func(in *Input) { delete(in.InProgress, ActionKey{"stop", "app-0"}) }), "-", []string{"side   running"}},
+				0).input(func(in *Input) {
+				delete(in.InProgress, ActionKey{"stop", "app-0"})
+			}), "-", []string{"side   running"}},
 		{"sidecars stop in reverse order",
 			up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().finish(), "stop s2-0 30s", nil},
 		{"after the grace period all remaining containers are stopped together", up(inits(sidecar("s1"),
@@ -138,28 +147,35 @@ func TestInitContainersPage(t *testing.T) {
 	volumes := []func(*corev1.Pod){inits(con("one", mounts("v"))), emptyDir("v")}
 	runCases(t, []testCase{
 		{"init containers wait until networking and storage are ready",
-			fresh(volumes...).begin().finish().begin().succeed("run/sandbox"), "-", []string{"one    waiting PodInitializing"}},
+			fresh(volumes...).begin().finish().begin().succeed("run/sandbox"), "-",
+			[]string{"one    waiting PodInitializing"}},
 		{"they run in the order of the spec", started("one", pair), "-", nil},
 		{"each must succeed before the next starts", started("one", pair).exit("one", 0), "start two#0", nil},
 		{"the app containers start after all of them", started("two", pair).exit("two", 0), "start app#0", nil},
 		{"a failed one is retried by the restart policy", started("one", pair).exit("one", 1), "start one#1", nil},
-		{"an init container that cannot be started is retried, too", fresh(pair).begin().finish().begin().finish().fails("start/one",
-			&Error{Err: errors.New("x")}).after(time.Second), "start one#0", nil},
+		{"an init container that cannot be started is retried, too",
+			fresh(pair).begin().finish().begin().finish().fails("start/one",
+				&Error{Err: errors.New("x")}).after(time.Second), "start one#0", nil},
 		{"policy Always is OnFailure for them: a completed one is not restarted", started("one", pair).exit("one", 0),
 			"start two#0", nil},
 		{"under Never a failure fails the whole pod", started("one", never, pair).exit("one", 1), "stop sb-0",
 			[]string{"pod    Failed"}},
 		{"a pod cannot be Ready before all have succeeded", started("two", pair), "-", []string{" Ready=False"}},
-		{"a pod that is initializing is Pending", started("two", pair), "-", []string{"pod    Pending", "Initialized=False"}},
+		{"a pod that is initializing is Pending", started("two", pair), "-",
+			[]string{"pod    Pending", "Initialized=False"}},
 		{"if the pod's sandbox restarts all of them run again", up(pair).rebooted().begin().finish().begin().finish(),
 			"start one#1", nil},
-		{"a change of an app container's image restarts that container only", up(pair).edit(mains(con("app", image("new")))),
+		{"a change of an app container's image restarts that container only",
+			up(pair).edit(mains(con("app", image("new")))),
 			"stop app-0 30s", nil},
-		{"their image's change does not run them again", up(pair).edit(inits(con("one", image("new")), con("two"))), "-",
+		{"their image's change does not run them again", up(pair).edit(inits(con("one", image("new")), con("two"))),
+			"-",
 			nil},
 		{"they are not run again when the runtime loses their records",
 			up(pair).input(func(in *Input) {
-				in.Observed.Containers = filter(in.Observed.Containers, func(k Container) bool { return k.Name != "app" })
+				in.Observed.Containers = filter(in.Observed.Containers, func(k Container) bool {
+					return k.Name != "app"
+				})
 				in.Memory.Exits = nil
 			}), "-", []string{"Initialized=True", "one    terminated Completed 0 ready"}},
 		{"the active deadline includes them",
@@ -178,8 +194,12 @@ func TestSidecarContainersPage(t *testing.T) {
 		{"it can be restarted without touching the others", up(mixed).exit("side", 1), "start side#1",
 			[]string{"app    running"}},
 		{"its startup probe delays the next one",
-			started("side", inits(con("one"), sidecar("side", func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }),
-				con("two"))).input(func(in *Input) { in.Limits.Probing = true }), "-", []string{"two    waiting PodInitializing"}},
+			started("side", inits(con("one"), sidecar("side", func(c *corev1.Container) {
+				c.StartupProbe = &corev1.Probe{}
+			}),
+				con("two"))).input(func(in *Input) {
+				in.Limits.Probing = true
+			}), "-", []string{"two    waiting PodInitializing"}},
 		{"its readiness probe decides the pod's readiness",
 			up(inits(sidecar("side", func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }))).
 				input(func(in *Input) { in.Limits.Probing = true }), "-", []string{" Ready=False/ContainersNotReady"}},
@@ -192,7 +212,8 @@ func TestSidecarContainersPage(t *testing.T) {
 		{"it stops after the app containers", up(mixed).deleted(30 * time.Second), "stop app-0 30s", nil},
 		{"it gets 2 s if the app containers have used the grace period",
 			up(mixed).deleted(30 * time.Second).begin().after(30 * time.Second), "stop side-0 2s", nil},
-		{"a change of its image restarts it and not the pod", up(mixed).edit(inits(con("one"), sidecar("side", image("new")),
-			con("two"))), "stop side-0 30s", []string{"app    running"}},
+		{"a change of its image restarts it and not the pod",
+			up(mixed).edit(inits(con("one"), sidecar("side", image("new")),
+				con("two"))), "stop side-0 30s", []string{"app    running"}},
 	})
 }

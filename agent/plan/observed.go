@@ -133,7 +133,8 @@ func (o Observed) afterPull(a PullImage, r Outcome) Observed {
 		return o
 	}
 	o.Images = withKey(o.Images, a.Image, *r.Image)
-	o.PulledImages = withKey(o.PulledImages, a.Container, PulledImage{Attempt: a.Attempt, Name: a.Image, Image: *r.Image})
+	o.PulledImages = withKey(o.PulledImages, a.Container, PulledImage{Attempt: a.Attempt, Name: a.Image,
+		Image: *r.Image})
 	return o
 }
 

@@ -92,7 +92,8 @@ func sameCondition(a, b []corev1.PodCondition, kind corev1.PodConditionType) boo
 func (p Plan) ProbeTargets(observed Observed) (all []ProbeTarget) {
 	for _, k := range observed.Containers {
 		if probes, wanted := p.Probes[k.ID]; wanted {
-			all = append(all, ProbeTarget{ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP, Probes: probes,
+			all = append(all, ProbeTarget{ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP,
+				Probes: probes,
 				Health: p.Memory.Health[k.ID]})
 		}
 	}

@@ -32,7 +32,9 @@ func TestRecreateAfterEviction(t *testing.T) {
 			func(in *Input) { in.Termination.NodeCaused = false }, time.Hour, false},
 		{"not on a node with an API server", []func(*corev1.Pod){filed}, func(in *Input) { in.Limits.RecreateBase = 0 },
 			time.Hour, false},
-		{"not a deleted pod", []func(*corev1.Pod){filed}, func(in *Input) { in.Termination.RemovePod = true }, time.Hour,
+		{"not a deleted pod", []func(*corev1.Pod){filed}, func(in *Input) {
+			in.Termination.RemovePod = true
+		}, time.Hour,
 			false},
 	} {
 		w := up(row.pod...).terminate("Evicted", 0)

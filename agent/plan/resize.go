@@ -384,7 +384,8 @@ func (d *decider) resizeConditions() (out []corev1.PodCondition) {
 			}
 		}
 	case d.resizePending():
-		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: r.Reason,
+		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue,
+			Reason:  r.Reason,
 			Message: r.Message})
 	}
 	if d.mem.Resources.ResizeGeneration != 0 {

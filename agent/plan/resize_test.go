@@ -68,14 +68,17 @@ func TestResizePodResourcesPage(t *testing.T) {
 		{"… then the container", wants(64, 128, 32).grantResize().begin().finish(), "resize app-0", nil},
 		{"the container shrinks before the pod", wants(64, 32, 8).grantResize(), "resize app-0", nil},
 		{"… then the pod", wants(64, 32, 8).grantResize().begin().finish(), "resize cgroup", nil},
-		{"a limit below the usage is refused and reported", wants(64, 32, 16).grantResize().fails("resize/cgroup", refused),
+		{"a limit below the usage is refused and reported", wants(64, 32, 16).grantResize().fails("resize/cgroup",
+			refused),
 			"-", []string{"PodResizeInProgress=True/Error"}},
 		{"… and retried", wants(64, 32, 16).grantResize().fails("resize/cgroup", refused).after(time.Second),
 			"resize cgroup", nil},
 		{"… until it is reverted",
 			wants(64, 32, 16).grantResize().fails("resize/cgroup",
-				refused).edit(whole(64)).grantResize().after(time.Second).begin().finish(), "-", []string{"!PodResizeInProgress"}},
-		{"a sidecar is resized like an app container", carWants(128).grantResize().begin().finish(), "resize car-0", nil},
+				refused).edit(whole(64)).grantResize().after(time.Second).begin().finish(), "-",
+			[]string{"!PodResizeInProgress"}},
+		{"a sidecar is resized like an app container", carWants(128).grantResize().begin().finish(), "resize car-0",
+			nil},
 		{"… and continues to run", carWants(128).grantResize().begin().finish().begin().finish(), "-",
 			[]string{"car    running since+0s started ready restarts=0", "ResizeCompleted"}},
 	})
@@ -88,18 +91,21 @@ func TestResizePodResourcesPage(t *testing.T) {
 	runCases(t, []testCase{
 		{"a container without a limit inherits the pod's, which grows first", inherits(64, 128).grantResize(),
 			"resize cgroup", nil},
-		{"… then the container, which continues to run", inherits(64, 128).grantResize().begin().finish(), "resize app-0",
+		{"… then the container, which continues to run", inherits(64, 128).grantResize().begin().finish(),
+			"resize app-0",
 			[]string{"app    running since+0s started ready restarts=0"}},
 		{"… then the resize is completed", inherits(64, 128).grantResize().begin().finish().begin().finish(), "-",
 			[]string{"!PodResizeInProgress", "why    ResizeCompleted"}},
 		{"a smaller pod limit applies to the container first", inherits(64, 32).grantResize(), "resize app-0", nil},
 		{"… then to the pod cgroup", inherits(64, 32).grantResize().begin().finish(), "resize cgroup", nil},
-		{"a container from a release without inherited limits gets the pod's limit", inherits(64, 64).input(func(in *Input) {
-			s := &in.Memory.Resources
-			s.Containers = withKey(s.Containers, "app", ActualResources{})
-		}), "resize app-0", nil},
+		{"a container from a release without inherited limits gets the pod's limit",
+			inherits(64, 64).input(func(in *Input) {
+				s := &in.Memory.Resources
+				s.Containers = withKey(s.Containers, "app", ActualResources{})
+			}), "resize app-0", nil},
 		{"the container's resize policy does not apply to the pod's limit", up(whole(64), mains(con("app", restarts),
-			con("b"))).edit(whole(128)).grantResize().begin().finish(), "resize app-0, resize b-0", []string{"!Killing"}},
+			con("b"))).edit(whole(128)).grantResize().begin().finish(), "resize app-0, resize b-0",
+			[]string{"!Killing"}},
 	})
 	amounts := func(w *driver) string {
 		st := w.decide().Status
@@ -156,9 +162,11 @@ func TestResizePage(t *testing.T) {
 	refused := &Error{Err: errors.New("below current usage")}
 	runCases(t, []testCase{
 		{"nothing changes before the resources are reserved", wants(128), "-", []string{"!PodResize"}},
-		{"a resize that does not fit now is Deferred", deferred("Deferred"), "-", []string{"PodResizePending=True/Deferred",
-			"why    ResizeDeferred", "app    running since+0s started ready restarts=0"}},
-		{"a resize that never fits is Infeasible", deferred("Infeasible"), "-", []string{"PodResizePending=True/Infeasible"}},
+		{"a resize that does not fit now is Deferred", deferred("Deferred"), "-",
+			[]string{"PodResizePending=True/Deferred",
+				"why    ResizeDeferred", "app    running since+0s started ready restarts=0"}},
+		{"a resize that never fits is Infeasible", deferred("Infeasible"), "-",
+			[]string{"PodResizePending=True/Infeasible"}},
 		{"the pod cgroup grows first", wants(128).grantResize(), "resize cgroup",
 			[]string{"PodResizeInProgress=True", "why    ResizeStarted"}},
 		{"… then the container, which continues to run", wants(128).grantResize().begin().finish(), "resize app-0",
@@ -184,7 +192,8 @@ func TestResizePage(t *testing.T) {
 			size(16, restart)), con("b"))).grantResize().settle().exit("app", 1), "-", []string{"back-off 20s "}},
 		{"a policy for another resource does not restart it", wants(32, other).grantResize(), "resize app-0", nil},
 		{"a change of CPU and memory restarts it if the policy of memory requires it",
-			both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, restart),
+			both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired},
+				restart),
 			"stop app-0 30s", []string{"Killing app \"Container app resize requires restart\""}},
 		{"… and CPU alone does not", both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU,
 			RestartPolicy: corev1.NotRequired}, restart).edit(func(pod *corev1.Pod) {
@@ -192,7 +201,8 @@ func TestResizePage(t *testing.T) {
 		}).grantResize(), "resize app-0", []string{"app    running since+0s started ready restarts=0"}},
 		{"a failed change is reported", wants(32).grantResize().fails("resize/app-0", refused), "-",
 			[]string{"PodResizeInProgress=True/Error", "app    running"}},
-		{"… and retried later", wants(32).grantResize().fails("resize/app-0", refused).after(time.Second), "resize app-0",
+		{"… and retried later", wants(32).grantResize().fails("resize/app-0", refused).after(time.Second),
+			"resize app-0",
 			nil},
 		{"reverting the change completes the resize",
 			wants(32).grantResize().fails("resize/app-0", refused).edit(mains(con("app", size(64)),
@@ -211,7 +221,8 @@ func TestResizePage(t *testing.T) {
 			deferred("Deferred").begin().restartAgent().input(func(in *Input) { in.Resize = ResizeStatus{} }), "-",
 			[]string{"!PodResizeInProgress", "PodResizePending=True/Deferred"}},
 		{"an init container cannot be resized",
-			up(inits(con("one", size(64)))).edit(inits(con("one", size(128)))).grantResize(), "-", []string{"!PodResize"}},
+			up(inits(con("one", size(64)))).edit(inits(con("one", size(128)))).grantResize(), "-",
+			[]string{"!PodResize"}},
 		{"a terminating pod is not resized", wants(128).grantResize().deleted(30 * time.Second),
 			"stop b-0 30s, stop app-0 30s", []string{"!PodResize"}},
 	})
@@ -241,12 +252,15 @@ func TestResizePage(t *testing.T) {
 			[]string{"PodResizeInProgress=True"}},
 		{"… then to the container, which continues to run", adds().grantResize().begin().finish(), "resize b-0",
 			[]string{"b      running since+0s started ready restarts=0"}},
-		{"… then the limits of the pod are set", adds().grantResize().begin().finish().begin().finish(), "resize cgroup",
+		{"… then the limits of the pod are set", adds().grantResize().begin().finish().begin().finish(),
+			"resize cgroup",
 			nil},
 		{"… then the resize is completed", adds().grantResize().begin().finish().begin().finish().begin().finish(), "-",
 			[]string{"!PodResizeInProgress", "why    ResizeCompleted"}},
 		{"a record of a release that did not record containers without resources",
-			adds().input(func(in *Input) { in.Memory.Resources.Containers = nil }).grantResize().begin().finish(), "resize b-0",
+			adds().input(func(in *Input) {
+				in.Memory.Resources.Containers = nil
+			}).grantResize().begin().finish(), "resize b-0",
 			nil},
 		{"removed resources remain until the removal is granted", infeasible(removes()), "-",
 			[]string{"PodResizePending=True/Infeasible", "app    running since+0s started ready restarts=0"}},
@@ -254,7 +268,8 @@ func TestResizePage(t *testing.T) {
 		{"removed pod-level resources remain",
 			infeasible(up(whole(64)).edit(func(p *corev1.Pod) { p.Spec.Resources = nil })), "-",
 			[]string{"PodResizePending=True/Infeasible"}},
-		{"… and added ones are pending", infeasible(up().edit(whole(64))), "-", []string{"PodResizePending=True/Infeasible"}},
+		{"… and added ones are pending", infeasible(up().edit(whole(64))), "-",
+			[]string{"PodResizePending=True/Infeasible"}},
 	})
 	for _, w := range []*driver{adds(), infeasible(adds()), edited(con("b", limit))} {
 		st := w.decide().Status.ContainerStatuses[1]
@@ -267,7 +282,8 @@ func TestResizePage(t *testing.T) {
 		t.Errorf("while the addition is applied: %+v", st)
 	}
 	st = infeasible(removes()).decide().Status.ContainerStatuses[0]
-	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "64Mi" || r.String() != "64Mi" {
+	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "64Mi" ||
+		r.String() != "64Mi" {
 		t.Errorf("removal that was not granted: allocated %s, actual %s", a, r)
 	}
 	st = wants(128).decide().Status.ContainerStatuses[0]
@@ -312,7 +328,8 @@ func TestObservedGenerationFollowsResizeDecision(t *testing.T) {
 		}
 		for _, cond := range st.Conditions {
 			if cond.ObservedGeneration != c.want {
-				t.Errorf("%s: condition %s observes generation %d, want %d", name, cond.Type, cond.ObservedGeneration, c.want)
+				t.Errorf("%s: condition %s observes generation %d, want %d", name, cond.Type, cond.ObservedGeneration,
+					c.want)
 			}
 		}
 	}
@@ -390,7 +407,8 @@ func TestResizeForbidden(t *testing.T) {
 	}{
 		{pod(con("app", size(64))), pod(con("app", size(32))), ""},
 		{pod(con("app", request)), pod(con("app", size(64))), ""},
-		{pod(con("app", size(64))), pod(con("app", request)), "container app: resource limits cannot be removed (memory)"},
+		{pod(con("app", size(64))), pod(con("app", request)),
+			"container app: resource limits cannot be removed (memory)"},
 		{pod(con("app", size(64))), pod(con("app")), "container app: resource limits cannot be removed (memory)"},
 		{pod(con("app")), pod(con("app", size(64))), "Pod QOS Class may not change as a result of resizing"},
 		{fresh(whole(64)).in.Pod, fresh().in.Pod, "pod: resource limits cannot be removed (memory)"},

@@ -48,7 +48,8 @@ func TestRestartPolicy(t *testing.T) {
 				"Initialized=False/ContainersNotInitialized"}},
 		{"an init container that fails under Always is retried", started("one", inits(con("one"))).exit("one", 1),
 			"start one#1", []string{"pod    Pending"}},
-		{"Never of a container overrides Always of the pod", up(mains(con("app", own("Never")))).exit("app", 1), "stop sb-0",
+		{"Never of a container overrides Always of the pod", up(mains(con("app", own("Never")))).exit("app", 1),
+			"stop sb-0",
 			[]string{"pod    Failed"}},
 		{"Always of a container overrides Never of the pod", up(never, mains(con("app", own("Always")))).exit("app", 0),
 			"start app#1", nil},
@@ -57,7 +58,8 @@ func TestRestartPolicy(t *testing.T) {
 		{"a rule that names the exit code restarts under Never",
 			up(never, mains(con("app", own("Never", rule(in, 42))))).exit("app", 42), "start app#1", nil},
 		{"another exit code falls back to the policy",
-			up(never, mains(con("app", own("Never", rule(in, 42))))).exit("app", 1), "stop sb-0", []string{"pod    Failed"}},
+			up(never, mains(con("app", own("Never", rule(in, 42))))).exit("app", 1), "stop sb-0",
+			[]string{"pod    Failed"}},
 		{"NotIn restarts on all others", up(never, mains(con("app", own("Never", rule(notIn, 42))))).exit("app", 1),
 			"start app#1", nil},
 		{"NotIn leaves the listed code to the policy",
@@ -65,7 +67,8 @@ func TestRestartPolicy(t *testing.T) {
 		{"a sidecar restarts under Never", up(never, inits(sidecar("side"))).exit("side", 1), "start side#1",
 			[]string{"pod    Running"}},
 		{"a sidecar's exit code never decides the phase",
-			up(never, inits(sidecar("side"))).exit("side", 9).exit("app", 0), "stop sb-0", []string{"pod    Succeeded"}},
+			up(never, inits(sidecar("side"))).exit("side", 9).exit("app", 0), "stop sb-0",
+			[]string{"pod    Succeeded"}},
 		{"completed app containers stop the sidecars for good",
 			up(never, inits(sidecar("side"))).exit("app", 0), "stop side-0 30s", []string{"pod    Running"}},
 	})
@@ -88,7 +91,8 @@ func TestInterruptedStartIsNotCounted(t *testing.T) {
 		{"also where the policy is Never, since it cannot have run", interrupted(creating, never).begin().finish(),
 			"start app#0", none},
 		{"the runtime died during StartContainer", interrupted(starting).begin().finish(), "start app#0", none},
-		{"where the policy is Never it may have run and is stopped", interrupted(starting, never), "stop app-0 30s", nil},
+		{"where the policy is Never it may have run and is stopped", interrupted(starting, never), "stop app-0 30s",
+			nil},
 		{"the runtime gave up the start", interrupted(cancelled).begin().finish(), "start app#0", none},
 		{"a container that was observed running has run", up().change("app", creating), "stop app-0 30s", nil},
 		{"a container with a start time has run",
@@ -125,8 +129,10 @@ func TestScenario24_CrashBackOff(t *testing.T) {
 	runCases(t, []testCase{
 		{"the first restart is immediate", up().exit("app", 1), "start app#1", nil},
 		{"the second waits 10 s from the exit", crashed(1).exit("app", 1).after(4 * time.Second), "-",
-			[]string{`app    waiting CrashLoopBackOff "back-off 10s restarting failed container=app pod=web_default(u1)" restarts=1 last=(terminated Error 1)`,
-				`why    BackOff app "Back-off restarting failed container app in pod web_default(u1)" until+10s (Warning)`,
+			[]string{`app    waiting CrashLoopBackOff "back-off 10s restarting failed container=app ` +
+				`pod=web_default(u1)" restarts=1 last=(terminated Error 1)`,
+				`why    BackOff app "Back-off restarting failed container app in pod web_default(u1)" ` +
+					`until+10s (Warning)`,
 				"wake   at+10s", "pod    Running"}},
 		{"… and then it starts", crashed(1).exit("app", 1).begin().after(10 * time.Second), "start app#2", nil},
 		{"then 20 s", crashed(2).exit("app", 1), "-", []string{"back-off 20s "}},
@@ -134,15 +140,19 @@ func TestScenario24_CrashBackOff(t *testing.T) {
 		{"… up to 5 min", crashed(6).exit("app", 1), "-", []string{"back-off 5m0s "}},
 		{"… and no more", crashed(40).exit("app", 1), "-", []string{"back-off 5m0s "}},
 		{"the maximum is configurable", fast(crashed(3)).exit("app", 1), "-", []string{"back-off 4s "}},
-		{"the count restarts after a run of 10 min", crashed(5).after(10*time.Minute).exit("app", 1), "start app#6", nil},
+		{"the count restarts after a run of 10 min", crashed(5).after(10*time.Minute).exit("app", 1), "start app#6",
+			nil},
 		{"… but not after a shorter run", crashed(5).after(10*time.Minute-time.Second).exit("app", 1), "-",
 			[]string{"CrashLoopBackOff"}},
 		{"a successful exit counts too", crashed(1).exit("app", 0), "-",
 			[]string{"CrashLoopBackOff", "last=(terminated Completed 0)"}},
 		{"each container has its own back-off", crashed(3, mains(con("app"), con("b"))).exit("b", 1), "start b#1", nil},
 		{"another image resets the count", crashed(3).exit("app", 1).begin().edit(mains(con("app", image("new")))).
-			input(func(in *Input) { in.Observed.Images = map[string]Image{"new": {ID: "sha:new"}} }), "start app#4", nil},
-		{"one exit is counted once", crashed(1).exit("app", 1).begin().after(time.Second).begin().after(time.Second), "-",
+			input(func(in *Input) {
+				in.Observed.Images = map[string]Image{"new": {ID: "sha:new"}}
+			}), "start app#4", nil},
+		{"one exit is counted once", crashed(1).exit("app", 1).begin().after(time.Second).begin().after(time.Second),
+			"-",
 			[]string{"back-off 10s ", "wake   at+10s"}},
 		{"an exit time in the future counts from now", crashed(1).exit("app", 1).change("app",
 			func(k *Container) { k.FinishedAt = t0.Add(5 * time.Second) }), "-", []string{"wake   at+10s"}},
@@ -151,7 +161,9 @@ func TestScenario24_CrashBackOff(t *testing.T) {
 		{"setting back the clock does not extend the delay", crashed(1).exit("app", 1).begin().after(-time.Hour), "-",
 			[]string{"wake   at+-59m50s"}},
 		{"the back-off survives a restart of the agent",
-			crashed(2).exit("app", 1).begin().input(func(in *Input) { in.Failures, in.Observed.PulledImages = nil, nil }), "-",
+			crashed(2).exit("app", 1).begin().input(func(in *Input) {
+				in.Failures, in.Observed.PulledImages = nil, nil
+			}), "-",
 			[]string{"back-off 20s "}},
 	})
 }
@@ -206,12 +218,14 @@ func TestSandboxLoss(t *testing.T) {
 			[]string{`why    SandboxChanged "Pod sandbox changed, it will be killed and re-created." (Normal)`,
 				"PodReadyToStartContainers=False"}},
 		{"… then the sidecars", up(full...).sandboxLost().begin().finish(), "stop side-0 30s", nil},
-		{"… then the network is released", up(full...).sandboxLost().begin().finish().begin().finish(), "stop sb-0", nil},
+		{"… then the network is released", up(full...).sandboxLost().begin().finish().begin().finish(), "stop sb-0",
+			nil},
 		{"… then a new sandbox is created with the next attempt",
 			up(full...).sandboxLost().begin().finish().begin().finish().begin().finish(), "run sandbox#1", nil},
 		{"init containers run again in the new sandbox", rebuilt(up(full...)).begin().finish(), "start one#1",
 			[]string{"Initialized=False", "ip=10.0.0.2"}},
-		{"… then the app containers", rebuilt(up(full...)).begin().finish().begin().finish().begin().finish(), "start app#1",
+		{"… then the app containers", rebuilt(up(full...)).begin().finish().begin().finish().begin().finish(),
+			"start app#1",
 			[]string{"one    terminated Completed 0 ready restarts=1"}},
 		{"under OnFailure completed containers are not restarted",
 			rebuilt(up(onFailure, mains(con("app"), con("b"))).exit("app", 0)), "start b#1", nil},
@@ -220,14 +234,17 @@ func TestSandboxLoss(t *testing.T) {
 		{"under Never a container killed with the sandbox fails the pod", up(never).sandboxLost().begin().finish(),
 			"stop sb-0", []string{"pod    Failed"}},
 		{"under Never a pod that has not run yet gets a new sandbox",
-			fresh(never).begin().finish().begin().finish().sandboxLost().begin().finish(), "remove sb-0, run sandbox#1", nil},
-		{"after a reboot of the node the pod is restarted", up().rebooted().begin().finish().begin().finish(), "start app#1",
+			fresh(never).begin().finish().begin().finish().sandboxLost().begin().finish(), "remove sb-0, run sandbox#1",
+			nil},
+		{"after a reboot of the node the pod is restarted", up().rebooted().begin().finish().begin().finish(),
+			"start app#1",
 			nil},
 		{"… immediately, regardless of earlier crashes", crashed(3).rebooted().begin().finish().begin().finish(),
 			"start app#4", nil},
 		{"a container lost in a power failure has no back-off", crashed(3).rebooted().begin().finish().begin().finish(),
 			"start app#4", nil},
-		{"an ephemeral container of a lost sandbox is not restarted", rebuilt(up(ephemeral(con("debug")))), "start app#1",
+		{"an ephemeral container of a lost sandbox is not restarted", rebuilt(up(ephemeral(con("debug")))),
+			"start app#1",
 			nil},
 		{"an old sandbox without containers is removed",
 			up().sandboxLost().begin().finish().begin().finish().begin().finish().
@@ -247,19 +264,28 @@ func TestLeftoverContainers(t *testing.T) {
 	add := func(w *driver, k Container) *driver {
 		return w.input(func(in *Input) { in.Observed = in.Observed.WithContainer(k) })
 	}
-	twin := Container{ID: "twin", Name: "app", SandboxID: "sb-0", State: Running, Attempt: 3, StartedAt: t0, CreatedAt: t0}
+	twin := Container{ID: "twin", Name: "app", SandboxID: "sb-0", State: Running, Attempt: 3, StartedAt: t0,
+		CreatedAt: t0}
 	runCases(t, []testCase{
 		{"a container in state Created left by a previous agent is removed",
-			up().input(func(in *Input) { in.Observed.Containers[0].State = Created }), "remove app-0", []string{"restarts=0"}},
+			up().input(func(in *Input) {
+				in.Observed.Containers[0].State = Created
+			}), "remove app-0", []string{"restarts=0"}},
 		{"… and created again with the same attempt",
-			up().input(func(in *Input) { in.Observed.Containers[0].State = Created; in.Memory = Memory{} }).begin().finish(),
+			up().input(func(in *Input) {
+				in.Observed.Containers[0].State = Created
+				in.Memory = Memory{}
+			}).begin().finish(),
 			"start app#0", nil},
 		{"a container in state Unknown is stopped before it runs again", up().change("app",
 			func(k *Container) { k.State = Unknown }), "stop app-0 30s", []string{"waiting ContainerStatusUnknown"}},
 		{"the older of two live instances is stopped", add(up(), twin), "stop app-0 30s", nil},
 		{"nothing starts while an older instance is live",
-			add(up(), twin).change("app", func(k *Container) { k.State, k.ExitCode = Exited, 1 }), "stop app-0 30s", nil},
-		{"one dead instance is kept for its log", crashed(1).exit("app", 1).begin().after(10 * time.Second).begin().finish(),
+			add(up(), twin).change("app", func(k *Container) {
+				k.State, k.ExitCode = Exited, 1
+			}), "stop app-0 30s", nil},
+		{"one dead instance is kept for its log",
+			crashed(1).exit("app", 1).begin().after(10 * time.Second).begin().finish(),
 			"remove app-0", nil},
 		{"under disk pressure no dead instance is kept besides the newest",
 			crashed(1).begin().after(10 * time.Second).begin().finish().
@@ -274,7 +300,9 @@ func TestLeftoverContainers(t *testing.T) {
 		{"… or when only the control server knows it",
 			fresh().edit(func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }), "-",
 			[]string{"pod    Failed Evicted"}},
-		{"a running container that was removed runs again", up().input(func(in *Input) { in.Observed.Containers = nil }),
+		{"a running container that was removed runs again", up().input(func(in *Input) {
+			in.Observed.Containers = nil
+		}),
 			"start app#1", []string{"pod    Running"}},
 	})
 }

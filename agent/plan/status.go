@@ -270,7 +270,8 @@ func (d *decider) startFailure(c spec) *corev1.ContainerStateWaiting {
 		}
 	}
 	if f, failed := d.Failures[(StartContainer{Name: c.Name}).Key()]; failed && f.Kind != Canceled {
-		return &corev1.ContainerStateWaiting{Reason: firstNonEmpty(f.Reason, "CreateContainerError"), Message: f.Message}
+		return &corev1.ContainerStateWaiting{Reason: firstNonEmpty(f.Reason, "CreateContainerError"),
+			Message: f.Message}
 	}
 	return nil
 }
@@ -467,7 +468,9 @@ func (d *decider) initializedCondition(st *corev1.PodStatus) corev1.PodCondition
 func (d *decider) falseReadinessGates() string {
 	var closed []string
 	for _, g := range d.Pod.Spec.ReadinessGates {
-		i := slices.IndexFunc(d.Pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType })
+		i := slices.IndexFunc(d.Pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == g.ConditionType
+		})
 		switch {
 		case i < 0:
 			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.",

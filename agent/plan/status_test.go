@@ -44,7 +44,8 @@ func TestStatus(t *testing.T) {
 			}), "", []string{"PodScheduled=True+-1h0m0s"}},
 		{"restart counts on the control server never decrease",
 			fresh(func(p *corev1.Pod) {
-				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: "containerd://x", RestartCount: 7}}
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: "containerd://x",
+					RestartCount: 7}}
 			}), "", []string{"restarts=7"}},
 		{"conditions of other writers are preserved", up(set("Unknown", "example.com/mine")), "-",
 			[]string{"example.com/mine=Unknown"}},
@@ -54,7 +55,8 @@ func TestStatus(t *testing.T) {
 			[]string{"!PodResizePending", "!PodResizeInProgress"}},
 		{"a readiness gate without a condition makes the pod unready", up(gate), "-",
 			[]string{"ContainersReady=True", "Ready=False/ReadinessGatesNotReady"}},
-		{"one true readiness gate and one false", up(gate, set("True", "example.com/lb"), set("False", "example.com/dns")),
+		{"one true readiness gate and one false",
+			up(gate, set("True", "example.com/lb"), set("False", "example.com/dns")),
 			"-", []string{"Ready=False/ReadinessGatesNotReady"}},
 		{"all readiness gates true", up(gate, set("True", "example.com/lb", "example.com/dns")), "-",
 			[]string{" Ready=True"}},
@@ -91,7 +93,8 @@ func TestStatusFields(t *testing.T) {
 		case c.ObservedGeneration != 7:
 			t.Errorf("condition %s observed generation %d", c.Type, c.ObservedGeneration)
 		}
-		want := `corresponding condition of pod readiness gate "a" does not exist., the status of pod readiness gate "b" is not "True", but False`
+		want := `corresponding condition of pod readiness gate "a" does not exist., the status of pod readiness gate ` +
+			`"b" is not "True", but False`
 		if c.Type == corev1.PodReady && c.Message != want {
 			t.Errorf("message %q", c.Message)
 		}
@@ -112,7 +115,8 @@ func TestProbes(t *testing.T) {
 	probe := &corev1.Probe{}
 	short := int64(3)
 	probed := mains(con("app", func(c *corev1.Container) {
-		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = probe, probe, &corev1.Probe{TerminationGracePeriodSeconds: &short}
+		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = probe, probe,
+			&corev1.Probe{TerminationGracePeriodSeconds: &short}
 	}))
 	with := func(w *driver, h Health) *driver {
 		return w.input(func(in *Input) { in.Limits.Probing = true; in.Health = map[string]Health{"app-0": h} })
@@ -127,14 +131,16 @@ func TestProbes(t *testing.T) {
 			[]string{"probe  app-0 {Startup:false Readiness:true Liveness:true}", "started restarts", "Ready=False"}},
 		{"a readiness probe that has succeeded makes the container ready",
 			with(up(probed), Health{Started: true, Ready: true}), "-", []string{"started ready", " Ready=True"}},
-		{"a container without a readiness probe is ready when it runs", with(up(), Health{}), "-", []string{"started ready"}},
+		{"a container without a readiness probe is ready when it runs", with(up(), Health{}), "-",
+			[]string{"started ready"}},
 		{"a failed liveness probe stops the container with the probe's grace period",
 			with(up(probed), Health{Started: true, Failed: true, FailedProbe: "liveness"}), "stop app-0 3s",
 			[]string{`why    Killing app "Container app failed liveness probe, will be restarted" (Normal)`}},
 		{"a failed startup probe stops it with the pod's grace period",
 			with(up(probed), Health{Failed: true, FailedProbe: "startup"}), "stop app-0 30s", nil},
-		{"under Never the event does not announce a restart", with(up(never, probed), Health{Started: true, Failed: true,
-			FailedProbe: "liveness"}), "stop app-0 3s", []string{`"Container app failed liveness probe" (Normal)`}},
+		{"under Never the event does not announce a restart",
+			with(up(never, probed), Health{Started: true, Failed: true,
+				FailedProbe: "liveness"}), "stop app-0 3s", []string{`"Container app failed liveness probe" (Normal)`}},
 		{"then it is restarted like after any exit", with(up(probed),
 			Health{Started: true, Failed: true, FailedProbe: "liveness"}).begin().finish(), "start app#1", nil},
 		{"in a terminating container only the readiness probe runs",
@@ -143,7 +149,8 @@ func TestProbes(t *testing.T) {
 		{"the readiness of a sidecar counts for the pod",
 			with(up(inits(sidecar("side", func(c *corev1.Container) { c.ReadinessProbe = probe }))), Health{}), "-",
 			[]string{" Ready=False/ContainersNotReady"}},
-		{"an exited container is not probed", with(up(probed), Health{}).exit("app", 1).begin(), "-", []string{"!probe"}},
+		{"an exited container is not probed", with(up(probed), Health{}).exit("app", 1).begin(), "-",
+			[]string{"!probe"}},
 	})
 }
 

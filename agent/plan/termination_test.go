@@ -20,29 +20,36 @@ func TestTermination(t *testing.T) {
 	}
 	runCases(t, []testCase{
 		{"app containers are stopped at once, before the sidecars", up(full...).deleted(30 * time.Second),
-			"stop b-0 30s, stop a-0 30s", []string{`why    Killing a "Stopping container a" (Normal)`, "pod    Running"}},
+			"stop b-0 30s, stop a-0 30s", []string{`why    Killing a "Stopping container a" (Normal)`,
+				"pod    Running"}},
 		{"the last sidecar is stopped after the app containers", up(full...).deleted(30 * time.Second).begin().finish(),
 			"stop s2-0 30s", nil},
 		{"… then the first one with the rest of the grace period",
-			up(full...).deleted(30 * time.Second).begin().finish().begin().after(20 * time.Second).finish(), "stop s1-0 10s",
+			up(full...).deleted(30 * time.Second).begin().finish().begin().after(20 * time.Second).finish(),
+			"stop s1-0 10s",
 			nil},
 		{"at least 2 s of the grace period remain",
 			up(full...).deleted(30 * time.Second).begin().after(29 * time.Second).finish(), "stop s2-0 2s", nil},
 		{"after the grace period all remaining containers are stopped at once", stuck(up(full...)),
 			"stop s2-0 2s, stop s1-0 2s", nil},
-		{"… and the worker wakes up for that", up(full...).deleted(30 * time.Second).begin(), "-", []string{"wake   at+30s"}},
+		{"… and the worker wakes up for that", up(full...).deleted(30 * time.Second).begin(), "-",
+			[]string{"wake   at+30s"}},
 		{"a grace period of 1 s is not extended", up().deleted(time.Second), "stop app-0 1s", nil},
 		{"a grace period of 0 kills at once, including sidecars", up(full...).deleted(0),
 			"stop b-0 0s, stop a-0 0s, stop s2-0 0s, stop s1-0 0s", nil},
 		{"a shorter grace period cancels the stop in progress",
-			up().deleted(30*time.Second).begin().after(5*time.Second).terminate("Evicted", time.Second), "cancel stop/app-0",
+			up().deleted(30*time.Second).begin().after(5*time.Second).terminate("Evicted", time.Second),
+			"cancel stop/app-0",
 			nil},
 		{"… and repeats it with the shorter one",
 			up().deleted(30*time.Second).begin().after(5*time.Second).terminate("Evicted",
-				4*time.Second).begin().ends("stop/app-0", &Error{Kind: Canceled, Err: errors.New("x")}), "stop app-0 4s", nil},
-		{"a longer grace period changes nothing", up().deleted(10 * time.Second).begin().deleted(60 * time.Second), "-", nil},
+				4*time.Second).begin().ends("stop/app-0", &Error{Kind: Canceled, Err: errors.New("x")}),
+			"stop app-0 4s", nil},
+		{"a longer grace period changes nothing", up().deleted(10 * time.Second).begin().deleted(60 * time.Second), "-",
+			nil},
 		{"the first reason remains",
-			up().terminate("Evicted", 0).begin().deleted(0).finish().begin().finish().begin().finish().begin().finish(), "",
+			up().terminate("Evicted", 0).begin().deleted(0).finish().begin().finish().begin().finish().begin().finish(),
+			"",
 			[]string{"pod    Failed Evicted"}},
 		{"a termination is remembered without a further request",
 			up().deleted(30 * time.Second).begin().input(func(in *Input) { in.Termination = nil }).finish(),
@@ -54,19 +61,23 @@ func TestTermination(t *testing.T) {
 		{"a created container is removed, not stopped",
 			up().change("app", func(k *Container) { k.State = Created }).deleted(0), "remove app-0", nil},
 		{"sandbox, volumes and containers are removed in parallel",
-			up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().finish(), "stop sb-0, unmount v, remove app-0",
+			up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().finish(),
+			"stop sb-0, unmount v, remove app-0",
 			[]string{"pod    Failed"}},
 		{"the cgroup is removed after the sandbox", up().deleted(0).begin().finish().begin().finish(),
 			"remove cgroup, remove sb-0", nil},
-		{"… then directories and logs", up().deleted(0).begin().finish().begin().finish().begin().finish(), "remove dirs",
+		{"… then directories and logs", up().deleted(0).begin().finish().begin().finish().begin().finish(),
+			"remove dirs",
 			[]string{"!  done"}},
 		{"… then nothing is left", up().deleted(0).settle(), "-", []string{"  done"}},
-		{"a deleted pod whose containers exit with 0 has succeeded", up(grace(5)).deleted(5*time.Second).begin().exit("app",
-			0).input(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
+		{"a deleted pod whose containers exit with 0 has succeeded",
+			up(grace(5)).deleted(5*time.Second).begin().exit("app",
+				0).input(func(in *Input) { clear(in.InProgress) }), "", []string{"pod    Succeeded"}},
 		{"a deleted pod that never ran fails", fresh().deleted(0), "-", []string{"pod    Failed", "  done"}},
 		{"an evicted pod fails with reason and message regardless of exit codes", up().terminate("Evicted",
 			time.Second).begin().exit("app", 0).input(func(in *Input) { clear(in.InProgress) }), "stop sb-0",
-			[]string{`pod    Failed Evicted "because"`, "DisruptionTarget=True/TerminationByKubelet", "Ready=False/PodFailed"}},
+			[]string{`pod    Failed Evicted "because"`, "DisruptionTarget=True/TerminationByKubelet",
+				"Ready=False/PodFailed"}},
 		{"its event has the message", up().terminate("Evicted", time.Second), "stop app-0 1s",
 			[]string{`why    Evicted "because" (Warning)`}},
 		{"… and is recorded once", up().terminate("Evicted", time.Second).begin(), "-", []string{"!why    Evicted"}},
@@ -74,15 +85,20 @@ func TestTermination(t *testing.T) {
 			[]string{"pod    Succeeded", "!why    Evicted", "!DisruptionTarget"}},
 		{"it is not Failed while a container may run", up().terminate("Evicted", time.Second).begin(), "-",
 			[]string{"pod    Running", "!DisruptionTarget"}},
-		{"an evicted pod keeps directories and dead containers for its logs", up().terminate("Evicted", 0).settle(), "-",
+		{"an evicted pod keeps directories and dead containers for its logs", up().terminate("Evicted", 0).settle(),
+			"-",
 			[]string{"!  done", "app    terminated Error 137"}},
 		{"under disk pressure the containers are removed and their status is preserved",
-			up().terminate("Evicted", 0).settle().input(func(in *Input) { in.Observed.DiskPressure = true }).settle(), "-",
+			up().terminate("Evicted", 0).settle().input(func(in *Input) {
+				in.Observed.DiskPressure = true
+			}).settle(), "-",
 			[]string{"!  done", "app    terminated Error 137", "pod    Failed Evicted"}},
 		{"… after all other resources", up().terminate("Evicted",
 			0).settle().input(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0", nil},
 		{"… also those of a completed pod",
-			up(never).exit("app", 0).settle().input(func(in *Input) { in.Observed.DiskPressure = true }), "remove app-0",
+			up(never).exit("app", 0).settle().input(func(in *Input) {
+				in.Observed.DiskPressure = true
+			}), "remove app-0",
 			[]string{"pod    Succeeded", "app    terminated Completed 0"}},
 		{"a preempted pod has its own grace period and an event", up().terminate("Preempting", 30*time.Second),
 			"stop app-0 30s", []string{`why    Preempting "because" (Warning)`}},
@@ -92,12 +108,14 @@ func TestTermination(t *testing.T) {
 			[]string{"pod    Failed Terminated", "DisruptionTarget=True"}},
 		{"a deletion is not", up().deleted(0).settle(), "-", []string{"!DisruptionTarget"}},
 		{"an evicted pod that is deleted leaves nothing and remains Failed",
-			up().terminate("Evicted", 0).settle().deleted(0).settle(), "-", []string{"pod    Failed Evicted", "  done"}},
+			up().terminate("Evicted", 0).settle().deleted(0).settle(), "-",
+			[]string{"pod    Failed Evicted", "  done"}},
 		{"a failed stop is retried", up().deleted(30*time.Second).fails("stop/app-0",
 			&Error{Kind: Timeout, Err: errors.New("slow")}).after(time.Second), "stop app-0 29s", nil},
 		{"the containers of an orphaned pod are stopped even if the spec lacks them",
 			up().edit(func(p *corev1.Pod) { p.Spec.Containers = nil }).input(func(in *Input) {
-				in.Termination = &Termination{Reason: "Orphaned", Grace: 30 * time.Second, RequestedAt: in.Now, RemovePod: true}
+				in.Termination = &Termination{Reason: "Orphaned", Grace: 30 * time.Second, RequestedAt: in.Now,
+					RemovePod: true}
 			}), "stop app-0 30s", nil},
 	})
 }
@@ -130,7 +148,9 @@ func TestScenario16_TeardownIncompleteCondition(t *testing.T) {
 		{"an unavailable runtime", up().deleted(30*time.Second).fails("stop/app-0",
 			&Error{Kind: Unavailable, Err: errors.New("runtime unavailable")}), "", []string{"!TeardownIncomplete"}},
 		{"a pod that is not terminating",
-			up(mains(con("app"), con("b"))).change("app", func(k *Container) { k.State = Unknown }).begin().fails("stop/app-0",
+			up(mains(con("app"), con("b"))).change("app", func(k *Container) {
+				k.State = Unknown
+			}).begin().fails("stop/app-0",
 				slow), "", []string{"!TeardownIncomplete"}},
 		{"a Failed pod", up(emptyDir("v"), mains(con("app", mounts("v")))).terminate("Evicted",
 			0).begin().finish().fails("unmount/v", busy), "-",
@@ -138,8 +158,10 @@ func TestScenario16_TeardownIncompleteCondition(t *testing.T) {
 	})
 	two := up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().finish()
 	wantCondition(two, "")
-	wantCondition(two.fails("unmount/v", busy), "True FailedUnMount volume v cannot be unmounted: device or resource busy")
-	wantCondition(two.fails("stop/sb-0", slow), "True FailedKillPod the pod sandbox cannot be stopped: slow (and 1 more)")
+	wantCondition(two.fails("unmount/v", busy), "True FailedUnMount volume v cannot be unmounted: device or "+
+		"resource busy")
+	wantCondition(two.fails("stop/sb-0", slow), "True FailedKillPod the pod sandbox cannot be stopped: slow "+
+		"(and 1 more)")
 }
 
 func TestActiveDeadline(t *testing.T) {
@@ -154,10 +176,13 @@ func TestActiveDeadline(t *testing.T) {
 		{"and fails", up(within(60)).after(time.Minute).settle(), "-",
 			[]string{`pod    Failed DeadlineExceeded "Pod was active on the node longer than the specified deadline"`,
 				"!DisruptionTarget"}},
-		{"init containers are included", started("one", inits(con("one")), within(60)).after(time.Minute), "stop one-0 30s",
+		{"init containers are included", started("one", inits(con("one")), within(60)).after(time.Minute),
+			"stop one-0 30s",
 			nil},
 		{"it counts from the start time on the control server",
-			fresh(within(60), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: t0.Add(-50 * time.Second)} }), "",
+			fresh(within(60), func(p *corev1.Pod) {
+				p.Status.StartTime = &metav1.Time{Time: t0.Add(-50 * time.Second)}
+			}), "",
 			[]string{"wake   at+10s"}},
 		{"a completed pod does not fail", up(never, inits(sidecar("side")), within(60)).exit("app",
 			0).begin().after(time.Minute).finish(), "", []string{"pod    Succeeded"}},

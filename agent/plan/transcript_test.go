@@ -46,7 +46,9 @@ func transcripts() []transcript {
 			[]step{{"the pod is admitted", noChange}, {"an hour passes", func(w *driver) { w.after(time.Hour) }}}},
 		{"init-sidecar-main", cm(fresh(chain...)), []step{
 			{"the pod is admitted", noChange},
-			{"the ConfigMap changes", func(w *driver) { w.in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}} }},
+			{"the ConfigMap changes", func(w *driver) {
+				w.in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}}
+			}},
 			{"the sidecar crashes", func(w *driver) { w.after(time.Minute).exit("side", 1) }},
 			{"the pod is deleted", func(w *driver) { w.deleted(30 * time.Second) }},
 		}},
@@ -78,7 +80,9 @@ func transcripts() []transcript {
 			{"the node has rebooted", func(w *driver) { w.after(time.Minute).rebooted() }},
 		}},
 		{"orphan", up(inits(sidecar("side"))), []step{
-			{"the pod is orphaned", func(w *driver) { w.terminate("Orphaned", 30*time.Second).in.Termination.RemovePod = true }},
+			{"the pod is orphaned", func(w *driver) {
+				w.terminate("Orphaned", 30*time.Second).in.Termination.RemovePod = true
+			}},
 		}},
 	}
 }

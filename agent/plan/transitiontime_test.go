@@ -57,11 +57,13 @@ func TestTransitionTimesWithoutMemory(t *testing.T) {
 				}
 				// The start time is then that of the sandbox, which is two steps later here.
 				slack := time.Duration(0)
-				if is.Type == corev1.PodScheduled || is.Type == corev1.PodInitialized && len(w.in.Pod.Spec.InitContainers) == 0 {
+				if is.Type == corev1.PodScheduled || is.Type == corev1.PodInitialized &&
+					len(w.in.Pod.Spec.InitContainers) == 0 {
 					slack = 3 * time.Second
 				}
 				if d := is.LastTransitionTime.Sub(was.LastTransitionTime.Time).Abs(); d > slack {
-					t.Errorf("%s=%s since %s, was since %s", is.Type, is.Status, is.LastTransitionTime, was.LastTransitionTime)
+					t.Errorf("%s=%s since %s, was since %s", is.Type, is.Status, is.LastTransitionTime,
+						was.LastTransitionTime)
 				}
 			}
 			if d := after.StartTime.Sub(before.StartTime.Time); d > 3*time.Second {
@@ -101,11 +103,13 @@ func TestTransitionTimes(t *testing.T) {
 		{"with a postStart hook from its observed end", slowPod(hook), "-", []string{" Ready=True+6s"}},
 		{"with a readiness probe from its observed success", with(with(slowPod(probed), Health{}).begin().after(later),
 			Health{Ready: true}), "-", []string{" Ready=True+1h0m4.5s"}},
-		{"without Memory from the start of the container", with(slowPod(probed), Health{Ready: true}).forgetMemory(), "-",
+		{"without Memory from the start of the container", with(slowPod(probed), Health{Ready: true}).forgetMemory(),
+			"-",
 			[]string{" Ready=True+3s"}},
 		{"with a readiness gate from its observed change", slowPod(gate).after(later).edit(opened), "-",
 			[]string{" Ready=True+1h0m4.5s", "ContainersReady=True+3s"}},
-		{"a pod is not ready from the exit of a container", slowPod(never).after(later).exit("app", 1).after(time.Second),
+		{"a pod is not ready from the exit of a container",
+			slowPod(never).after(later).exit("app", 1).after(time.Second),
 			"stop sb-0", []string{" Ready=False/PodFailed+1h0m4.5s"}},
 		{"without a time in the runtime from now", unknown.forgetMemory(), "-", []string{" Ready=True+1m4.5s"}},
 		{"a time in the future is ignored", ahead.forgetMemory(), "-", []string{" Ready=True+1m4.5s"}},

@@ -20,7 +20,8 @@ type BuildRun struct {
 	}
 	Runtime interface {
 		RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (plan.Sandbox, error)
-		StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerConfig) (plan.Container, error)
+		StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerConfig) (plan.Container,
+			error)
 		ResizeContainer(ctx context.Context, pod *corev1.Pod, name, id string) error
 	}
 	Mounts interface {
@@ -29,7 +30,8 @@ type BuildRun struct {
 		EnvFiles(pod *corev1.Pod, c *corev1.Container) plan.EnvFiles
 	}
 	Devices interface { // nil: the node has none
-		Allocate(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices, error)
+		Allocate(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices,
+			error)
 	}
 	Hooks        Hooks
 	HostPorts    HostPorts

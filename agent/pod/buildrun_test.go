@@ -19,7 +19,8 @@ func TestContainerIsCreatedFromImageOfItsStart(t *testing.T) {
 	want := plan.Image{ID: "sha:old", Ref: "r@sha256:1", UID: new(int64(1000))}
 	ac := actionContext{pod: pod, observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "sha:new"}}}}
 	stages := stagesOf(h, nil)
-	if err := stages.BuildRun.do(t.Context(), ac, plan.StartContainer{Name: "a", Image: want}, &plan.Outcome{}); err != nil {
+	if err := stages.BuildRun.do(t.Context(), ac, plan.StartContainer{Name: "a", Image: want},
+		&plan.Outcome{}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, h.LastContainerConfig.Image); diff != "" {
@@ -58,8 +59,9 @@ func TestStartReportsMissingImages(t *testing.T) {
 				h.HasImage[name] = true
 			}
 			ac := actionContext{
-				pod:      pod,
-				observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "inspected"}, "vol": {ID: "inspected"}}},
+				pod: pod,
+				observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "inspected"},
+					"vol": {ID: "inspected"}}},
 			}
 			var out plan.Outcome
 			stages := stagesOf(h, nil)
@@ -70,7 +72,8 @@ func TestStartReportsMissingImages(t *testing.T) {
 			if !slices.Equal(out.MissingImages, r.missing) || (err == nil) != (r.mounted != "") {
 				t.Errorf("got missing images %q, want %q; error %v", out.MissingImages, r.missing, err)
 			}
-			if err == nil && (h.LastContainerConfig.Mounts[1].Image != r.mounted || h.LastContainerConfig.Mounts[0].Image != "") {
+			if err == nil && (h.LastContainerConfig.Mounts[1].Image != r.mounted ||
+				h.LastContainerConfig.Mounts[0].Image != "") {
 				t.Errorf("got mounts %+v", h.LastContainerConfig.Mounts)
 			}
 		})

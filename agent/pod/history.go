@@ -37,7 +37,8 @@ func (w *Worker) restoreHistory(h History) {
 	default:
 		w.state.restoreReports(in.Reasons, w.now())
 	}
-	restart := events.Restart{StoppedAt: h.Last.EndedAt, StartedAt: h.AgentStarted, Cause: restartCause(h.Last, h.AgentStarted)}
+	restart := events.Restart{StoppedAt: h.Last.EndedAt, StartedAt: h.AgentStarted,
+		Cause: restartCause(h.Last, h.AgentStarted)}
 	w.timeline.Resume(restart)
 }
 

@@ -14,7 +14,8 @@ func TestRestartCause(t *testing.T) {
 		"the agent was stopped and started again after 5s": {
 			EndedAt: at.Add(-5 * time.Second), CleanExit: true,
 		},
-		"the agent was killed or crashed and started again, its last record is 1m0s older": {EndedAt: at.Add(-time.Minute)},
+		"the agent was killed or crashed and started again, its last record " +
+			"is 1m0s older": {EndedAt: at.Add(-time.Minute)},
 		"the agent was stopped and started again after 0s": {
 			EndedAt: at.Add(time.Hour), CleanExit: true,
 		},

@@ -16,7 +16,8 @@ func TestHookIsOnDiskBeforeItRuns(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		var startsAt, hooksAt []int // number of starts and hooks at each flush
 		r.flush = func(context.Context) error {
-			startsAt, hooksAt = append(startsAt, r.host.CallCount("start uid-p/a")), append(hooksAt, r.host.CallCount("hook"))
+			startsAt, hooksAt = append(startsAt, r.host.CallCount("start uid-p/a")),
+				append(hooksAt, r.host.CallCount("hook"))
 			return errors.New("disk full") // does not block the pod
 		}
 		pod := hostfake.WithHooks(hostfake.PodOf("p", "a", "b"), 0, true, true)
@@ -32,7 +33,8 @@ func TestHookIsOnDiskBeforeItRuns(t *testing.T) {
 				hooksAt[running-1],
 			)
 		}
-		start, hook, next := r.host.CallTimes("start uid-p/a"), r.host.CallTimes("hook"), r.host.CallTimes("start uid-p/b")
+		start, hook, next := r.host.CallTimes("start uid-p/a"), r.host.CallTimes("hook"),
+			r.host.CallTimes("start uid-p/b")
 		if len(hook) != 1 || !start[0].Before(hook[0]) || !hook[0].Before(next[0]) {
 			t.Errorf("wrong order: start %v, hook %v, start of the next container %v", start, hook, next)
 		}
@@ -59,7 +61,9 @@ func TestReplacementIsOnDiskBeforeStop(t *testing.T) {
 		edited := pod.DeepCopy()
 		edited.Spec.Containers[0].Image = "other"
 		w.Update(Desired{Pod: edited})
-		r.until(time.Minute, "runs again", func() bool { return r.host.CallCount("start uid-p/a") == 2 && r.isRunning(pod)() })
+		r.until(time.Minute, "runs again", func() bool {
+			return r.host.CallCount("start uid-p/a") == 2 && r.isRunning(pod)()
+		})
 		if r.host.CallCount("stop uid-p/") != 1 || len(stops) == 0 || stops[0] != 0 {
 			t.Errorf("got %d stops, want 1; stops at each flush %v", r.host.CallCount("stop uid-p/"), stops)
 		}
@@ -69,7 +73,8 @@ func TestReplacementIsOnDiskBeforeStop(t *testing.T) {
 func TestHangingHookDelaysOnlyItsPod(t *testing.T) {
 	withWorkersAndSlots(t, 1, func(t *testing.T, r *workerFixture) {
 		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"hook": 1000 * time.Hour})
-		stuck, other := hostfake.WithHooks(hostfake.PodOf("stuck", "a", "b"), 0, true, true), hostfake.PodOf("other", "a")
+		stuck, other := hostfake.WithHooks(hostfake.PodOf("stuck", "a", "b"), 0, true, true),
+			hostfake.PodOf("other", "a")
 		r.start(stuck)
 		r.until(time.Second, "the hook runs", func() bool { return r.host.CallCount("hook") == 1 })
 		r.start(other)
@@ -102,7 +107,8 @@ func TestFailedHookKillsItsContainer(t *testing.T) {
 		r.start(pod)
 		// The first hook is postStart, the second preStop of the same container.
 		r.until(time.Minute, "runs", r.isRunning(pod))
-		if r.reportedCount("FailedPostStartHook") != 1 || r.reportedCount("FailedPreStopHook") != 1 || r.reportedCount("Killing") != 1 {
+		if r.reportedCount("FailedPostStartHook") != 1 || r.reportedCount("FailedPreStopHook") != 1 ||
+			r.reportedCount("Killing") != 1 {
 			t.Errorf("got reasons %+v", r.reported)
 		}
 		if n := r.host.CallCount("start uid-p/a"); n != 2 {

@@ -52,7 +52,8 @@ func TestStartOverheadExcludesPullsAndRuntimeChanges(t *testing.T) {
 		}
 		ctx, end := w.startSpan(t.Context(), "build-run", "start/a", "")
 		before := w.runtimeTime.Total()
-		for call, duration := range map[string]time.Duration{"ContainerStatus": time.Hour, "StartContainer": time.Second} {
+		for call, duration := range map[string]time.Duration{"ContainerStatus": time.Hour,
+			"StartContainer": time.Second} {
 			endCall := RuntimeCallSpan(ctx, call)
 			time.Sleep(duration)
 			endCall(nil)
@@ -85,8 +86,10 @@ func TestOutcomeIsLoggedOnce(t *testing.T) {
 			log.Reset()
 			r.reported = nil
 			w.reportOutcome(plan.Outcome{Action: row.action, Err: row.err})
-			if n := strings.Count(log.String(), "\n"); n != row.lines || strings.Count(log.String(), "level="+row.level) != n && n > 0 ||
-				!strings.Contains(log.String(), row.text) || strings.Contains(log.String(), `on=""`) || len(r.reported) != row.reported {
+			if n := strings.Count(log.String(), "\n"); n != row.lines ||
+				strings.Count(log.String(), "level="+row.level) != n && n > 0 ||
+				!strings.Contains(log.String(), row.text) || strings.Contains(log.String(), `on=""`) ||
+				len(r.reported) != row.reported {
 				t.Errorf("%s, %v: got %d reasons, log:\n%s", row.action.Key(), row.err, len(r.reported), log.String())
 			}
 		}

@@ -167,7 +167,8 @@ const (
 func (w *Worker) observe(ctx context.Context, runtime bool) {
 	w.observing = true
 	s := w.state
-	pod, outcomeSeq, eventSeq := plan.WithResources(s.podWithAllocation(), s.memory.Resources.Cgroup), s.outcomeSeq, s.eventSeq
+	pod, outcomeSeq, eventSeq := plan.WithResources(s.podWithAllocation(), s.memory.Resources.Cgroup), s.outcomeSeq,
+		s.eventSeq
 	objs := w.agent.Objects(pod)
 	host := !s.everObserved || s.hostStale
 	if runtime {
@@ -244,13 +245,16 @@ func (w *Worker) handleObservation(o observation) {
 // snapshot or its last known state.
 func (w *Worker) publishObserveError() {
 	s := w.state
-	why := status.ReportedReason{Reason: plan.Reason{Code: ObserveFailed, Message: w.observeErr}, Since: w.observeErrSince}
+	why := status.ReportedReason{Reason: plan.Reason{Code: ObserveFailed, Message: w.observeErr},
+		Since: w.observeErrSince}
 	snap := UnsyncedSnapshot(s.desired.Pod, s.verdict, s.memory, why)
 	if w.published != nil && w.published.Syncs > 0 {
 		last := *w.published
 		last.InProgress, last.Failures = s.activity()
 		snap = &last
-		others := slices.DeleteFunc(slices.Clone(snap.Reasons), func(t status.ReportedReason) bool { return t.Code == ObserveFailed })
+		others := slices.DeleteFunc(slices.Clone(snap.Reasons), func(t status.ReportedReason) bool {
+			return t.Code == ObserveFailed
+		})
 		snap.Reasons = append(others, why)
 	}
 	snap.At = w.now()

@@ -99,7 +99,8 @@ func TestEventsReplaceReadAfterStart(t *testing.T) {
 func TestRecheckDelayIsBounded(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
 		r.polledRuntime("p")
-		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"start uid-p/s": time.Hour}) // a hanging postStart hook
+		// a hanging postStart hook
+		r.host.Latency = hostfake.LatencyByCall(map[string]time.Duration{"start uid-p/s": time.Hour})
 		pod := hostfake.PodOf("p", "a", "s")
 		r.start(pod)
 		r.until(time.Second, "a runs", func() bool { return len(r.host.RunningContainers(pod.UID)) == 1 })

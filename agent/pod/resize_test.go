@@ -24,13 +24,15 @@ func TestEditOfResourcesResizesRunningPod(t *testing.T) {
 				s, _ := r.statuses.Get(pod.UID)
 				cs := s.Status.ContainerStatuses[0]
 				if cpu == "8" {
-					return cs.AllocatedResources.Cpu().String() == "3" && s.Status.Conditions[len(s.Status.Conditions)-1].Reason == corev1.PodReasonInfeasible
+					return cs.AllocatedResources.Cpu().String() == "3" &&
+						s.Status.Conditions[len(s.Status.Conditions)-1].Reason == corev1.PodReasonInfeasible
 				}
 				return cs.AllocatedResources.Cpu().String() == cpu && cs.Resources.Requests.Cpu().String() == cpu
 			})
 		}
 		r.until(time.Second, "the cgroup is resized", func() bool { return r.reportedCount("ResizeCompleted") == 2 })
-		if n := r.host.CallCount("resize"); n != 2 || r.host.CallCount("start uid-p") != 1 || r.reportedCount("ResizeInfeasible") != 1 {
+		if n := r.host.CallCount("resize"); n != 2 || r.host.CallCount("start uid-p") != 1 ||
+			r.reportedCount("ResizeInfeasible") != 1 {
 			t.Errorf("got %d container resizes and reasons %+v", n, r.reported)
 		}
 	})

@@ -99,7 +99,8 @@ func TestSimDetectsWrongDecisions(t *testing.T) {
 			}
 		},
 		"I2": func(s *simulation, p *plan.Plan) {
-			if len(s.containers) > 0 && s.containers[0].State == plan.Running && p.Empty() && len(s.state.inProgress) == 0 {
+			if len(s.containers) > 0 && s.containers[0].State == plan.Running && p.Empty() &&
+				len(s.state.inProgress) == 0 {
 				p.Cleanup = append(p.Cleanup, plan.RemoveCgroup{})
 			}
 		},
@@ -362,7 +363,8 @@ func (s *simulation) finishOne() {
 		delete(s.waiting, key)
 		delete(s.canceled, key)
 		err := &plan.Error{Kind: plan.Canceled, Err: errors.New("canceled")}
-		s.state.actionFinished(plan.Outcome{Action: s.state.inProgress[key], StartedAt: s.now, FinishedAt: s.now, Err: err})
+		s.state.actionFinished(plan.Outcome{Action: s.state.inProgress[key], StartedAt: s.now, FinishedAt: s.now,
+			Err: err})
 		return
 	}
 	if !s.canceled[key] && s.hangs(s.state.inProgress[key]) {
@@ -417,7 +419,8 @@ func (s *simulation) step() {
 		}
 		s.logf("begin %s %+v", a.Key(), a)
 		s.state.actionStarted(a, s.now)
-		if p.Requires(a) == plan.Nothing || p.Requires(a) == plan.TerminationOnDisk && s.onDisk.Termination != nil && *s.onDisk.Termination == *p.Memory.Termination {
+		if p.Requires(a) == plan.Nothing || p.Requires(a) == plan.TerminationOnDisk && s.onDisk.Termination != nil &&
+			*s.onDisk.Termination == *p.Memory.Termination {
 			s.begin(a)
 		} else {
 			s.waiting[a.Key()] = true
@@ -473,7 +476,8 @@ func (s *simulation) checkOnDisk(a plan.Action) {
 	case plan.StartContainer:
 		c := podspec.FindContainer(s.pod, a.Name)
 		h := m.Hooks[a.Name]
-		if c.Lifecycle != nil && c.Lifecycle.PostStart != nil && (h.Attempt != a.Attempt || h.PostStart != plan.HookPending) {
+		if c.Lifecycle != nil && c.Lifecycle.PostStart != nil &&
+			(h.Attempt != a.Attempt || h.PostStart != plan.HookPending) {
 			s.violated("A6 %s starts before its postStart hook is on disk", a.Name)
 		}
 	case plan.StopContainer:
@@ -484,7 +488,8 @@ func (s *simulation) checkOnDisk(a plan.Action) {
 			s.violated("A6 %s stops for a new round before that is on disk", a.Name)
 		}
 	case plan.ResizeContainer:
-		if want := s.state.memory.Resources; !reflect.DeepEqual(m.Resources.Containers[a.Name], want.Containers[a.Name]) {
+		if want := s.state.memory.Resources; !reflect.DeepEqual(m.Resources.Containers[a.Name],
+			want.Containers[a.Name]) {
 			s.violated("A6 %s is resized before that is on disk", a.Name)
 		}
 	}

@@ -19,8 +19,9 @@ const ObserveFailed = "LookFailed"
 // newSnapshot returns the state of the pod after a sync pass.
 func newSnapshot(s *state, p plan.Plan, at time.Time) *status.Snapshot {
 	snap := &status.Snapshot{
-		At: at, Pod: s.desired.Pod, Termination: p.Memory.Termination, Verdict: s.verdict, Status: p.Status, Observed: s.observed,
-		Refs: s.refs, Reasons: s.reported, Memory: p.Memory, Syncs: s.syncs, Wake: p.Wake,
+		At: at, Pod: s.desired.Pod, Termination: p.Memory.Termination, Verdict: s.verdict, Status: p.Status,
+		Observed: s.observed,
+		Refs:     s.refs, Reasons: s.reported, Memory: p.Memory, Syncs: s.syncs, Wake: p.Wake,
 	}
 	snap.InProgress, snap.Failures = s.activity()
 	return snap

@@ -34,13 +34,14 @@ type state struct {
 	failures    map[plan.ActionKey]plan.Failure
 	memory      plan.Memory
 
-	everObserved    bool                         // an observation was applied since the worker started
-	runtimeStale    bool                         // the runtime must be observed before the next decision
-	hostStale       bool                         // the host must be observed before the next decision
-	recheck         *recheck                     // request to check the observed state
-	eventSeq        uint64                       // number of runtime events applied
-	outcomeSeq      uint64                       // number of actions finished
-	recentlyRemoved []string                     // IDs of removed objects, newest last: a late event does not restore them
+	everObserved bool     // an observation was applied since the worker started
+	runtimeStale bool     // the runtime must be observed before the next decision
+	hostStale    bool     // the host must be observed before the next decision
+	recheck      *recheck // request to check the observed state
+	eventSeq     uint64   // number of runtime events applied
+	outcomeSeq   uint64   // number of actions finished
+	// IDs of removed objects, newest last: a late event does not restore them
+	recentlyRemoved []string
 	lastChange      time.Time                    // when an action last finished or an event last arrived
 	startedAt       map[plan.ActionKey]time.Time // of the actions in progress
 
@@ -94,8 +95,9 @@ func (s *state) persistentVerdict() plan.Verdict {
 func (s *state) planInput(now time.Time, limits plan.Limits) plan.Input {
 	return plan.Input{
 		Now: now, Pod: s.desired.Pod, Verdict: s.verdict, Reserved: s.reserved, Resize: s.resize,
-		Termination: s.desired.Termination, Observed: s.observed, Refs: s.refs, Health: s.health, InProgress: s.inProgress,
-		Failures: s.failures, Memory: s.memory, ImagesCheckedAt: s.imagesCheckedAt, Limits: limits,
+		Termination: s.desired.Termination, Observed: s.observed, Refs: s.refs, Health: s.health,
+		InProgress: s.inProgress,
+		Failures:   s.failures, Memory: s.memory, ImagesCheckedAt: s.imagesCheckedAt, Limits: limits,
 	}
 }
 

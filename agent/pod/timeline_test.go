@@ -57,7 +57,8 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 			"a container that never ran",
 		},
 		{
-			plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{Termination: termination}, "remove/app (attempt 2)",
+			plan.RemoveContainer{ID: "c2", Name: "app"}, plan.Memory{Termination: termination},
+			"remove/app (attempt 2)",
 			"the pod is terminating: Evicted", "a terminating pod",
 		},
 		{
@@ -69,8 +70,10 @@ func TestActionSpanNamesAndCauses(t *testing.T) {
 			"an old sandbox",
 		},
 		{plan.RunSandbox{}, plan.Memory{}, "run/sandbox", "the pod has no sandbox", "the first sandbox"},
-		{plan.ProjectVolume{Volume: "v", Version: "2"}, plan.Memory{}, "project/v", "content 2 in place of 1", "new content"},
-		{plan.PullImage{Container: "app", Image: "img:1"}, plan.Memory{}, "pull/app", "img:1, not on this node", "a pull"},
+		{plan.ProjectVolume{Volume: "v", Version: "2"}, plan.Memory{}, "project/v", "content 2 in place of 1",
+			"new content"},
+		{plan.PullImage{Container: "app", Image: "img:1"}, plan.Memory{}, "pull/app", "img:1, not on this node",
+			"a pull"},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			s := newState()

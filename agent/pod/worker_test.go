@@ -128,7 +128,8 @@ func TestUncertainOutcomeIsObserved(t *testing.T) {
 			pod := hostfake.PodOf("p", "a")
 			r.start(pod)
 			r.until(time.Second, "runs", r.isRunning(pod))
-			if n, observations := r.host.CallCount(verb), r.host.CallCount("observe uid-p"); n != 1 || observations != 1 {
+			if n, observations := r.host.CallCount(verb), r.host.CallCount("observe uid-p"); n != 1 ||
+				observations != 1 {
 				t.Errorf("%s: got %d calls and %d observations, want 1 each", verb, n, observations)
 			}
 		})
@@ -169,7 +170,8 @@ func TestEventDuringObservationIsKept(t *testing.T) {
 		r.until(100*time.Millisecond, "restarted", func() bool { return r.host.CallCount("start uid-p/a") == 2 })
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if s, _ := r.statuses.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 1 || len(r.host.RunningContainers(pod.UID)) != 2 {
+		if s, _ := r.statuses.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 1 ||
+			len(r.host.RunningContainers(pod.UID)) != 2 {
 			t.Errorf("got %+v, want one restart", s.Status.ContainerStatuses[0])
 		}
 	})
@@ -258,7 +260,8 @@ func TestChangedObjectsClearFailures(t *testing.T) {
 		var good atomic.Bool
 		r.host.ErrorBefore = func(call string, _ int) error {
 			if strings.HasPrefix(call, "start") && !good.Load() {
-				return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no key x")}
+				return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError",
+					Err: errors.New("no key x")}
 			}
 			return nil
 		}
@@ -374,8 +377,9 @@ func TestRandomFaults(t *testing.T) {
 			r.host.ErrorBefore = func(call string, n int) error {
 				if !healthy.Load() && hostfake.Hash(seed, call, n, "fails")%5 == 0 {
 					return &plan.Error{
-						Kind: []plan.ErrorKind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Hash(seed, call, n, "kind")%3],
-						Err:  errors.New("failed"),
+						Kind: []plan.ErrorKind{plan.Other, plan.Unavailable, plan.Timeout}[hostfake.Hash(seed, call, n,
+							"kind")%3],
+						Err: errors.New("failed"),
 					}
 				}
 				return nil
@@ -397,7 +401,8 @@ func TestRandomFaults(t *testing.T) {
 				time.Sleep(time.Duration(hostfake.Hash(seed, "sleep", i, "")%20000) * time.Millisecond)
 				names := r.host.RunningContainers(pod.UID)
 				if len(names) > 0 {
-					r.host.Kill(pod.UID, names[hostfake.Hash(seed, "kill", i, "")%uint64(len(names))], int32(i%2), i%3 == 0)
+					r.host.Kill(pod.UID, names[hostfake.Hash(seed, "kill", i, "")%uint64(len(names))], int32(i%2),
+						i%3 == 0)
 				}
 				if i%5 == 0 {
 					r.setConfigMaps(map[string]string{"conf": fmt.Sprint(i)})

@@ -31,16 +31,17 @@ type world struct {
 	dirs         bool
 	cgroup       bool
 	attempts     map[plan.ActionKey]uint64
-	healthy      bool                               // no more faults
-	hookRuns     map[plan.ActionKey]hookRun         // actual runs by the action of the hook
-	restartAllBy string                             // ID of the container whose exit last triggered a new round
-	restartAllAt time.Time                          // time of that exit
-	replaced     map[string]string                  // by container name: ID of the instance last stopped for a replacement
-	sizes        map[string]plan.ContainerResources // actual resources by container ID
-	size         plan.Resources                     // actual resources of the pod cgroup
-	startedWith  map[plan.ActionKey]*corev1.Pod     // the pod at the start of the action
-	pod          *corev1.Pod
-	violations   []string // violated invariants
+	healthy      bool                       // no more faults
+	hookRuns     map[plan.ActionKey]hookRun // actual runs by the action of the hook
+	restartAllBy string                     // ID of the container whose exit last triggered a new round
+	restartAllAt time.Time                  // time of that exit
+	// by container name: ID of the instance last stopped for a replacement
+	replaced    map[string]string
+	sizes       map[string]plan.ContainerResources // actual resources by container ID
+	size        plan.Resources                     // actual resources of the pod cgroup
+	startedWith map[plan.ActionKey]*corev1.Pod     // the pod at the start of the action
+	pod         *corev1.Pod
+	violations  []string // violated invariants
 }
 
 // hookRun counts the starts and successes of a hook.
@@ -49,7 +50,9 @@ type hookRun struct{ started, succeeded int }
 func newWorld(seed uint64) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		replaced: map[string]string{}, sizes: map[string]plan.ContainerResources{}, startedWith: map[plan.ActionKey]*corev1.Pod{}, hookRuns: map[plan.ActionKey]hookRun{}, volumes: map[string]plan.VolumeStatus{}, images: map[string]plan.Image{}, attempts: map[plan.ActionKey]uint64{},
+		replaced: map[string]string{}, sizes: map[string]plan.ContainerResources{},
+		startedWith: map[plan.ActionKey]*corev1.Pod{}, hookRuns: map[plan.ActionKey]hookRun{},
+		volumes: map[string]plan.VolumeStatus{}, images: map[string]plan.Image{}, attempts: map[plan.ActionKey]uint64{},
 	}
 	w.pod = w.randomPod()
 	return w
@@ -103,7 +106,8 @@ func (w *world) randomPod() *corev1.Pod {
 			}}}
 			s.Volumes = append(s.Volumes, own...)
 		}
-		e := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(w.randomContainer("debug", own))}
+		e := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(
+			w.randomContainer("debug", own))}
 		s.EphemeralContainers = append(s.EphemeralContainers, e)
 	}
 	return pod
@@ -183,7 +187,8 @@ func (w *world) checkCgroupLimits(what string) {
 		for name, most := range w.size[k.Name].Limits {
 			if q, limited := actual.Resources.Limits[name]; !limited || q.Cmp(most) > 0 {
 				w.violated(
-					"I12 %s: %s has limit %s of %s (limited: %v), the pod cgroup has %s for it", what, k.Name, q.String(),
+					"I12 %s: %s has limit %s of %s (limited: %v), the pod cgroup has %s for it", what, k.Name,
+					q.String(),
 					name, limited, most.String(),
 				)
 			}
@@ -350,8 +355,9 @@ func (w *world) cleanUp(a plan.Action, out *plan.Outcome) {
 		for i := range w.containers {
 			if k := &w.containers[i]; k.ID == a.ID {
 				if k.Live() {
-					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.hash(a, "term")%2)) // some exit with 0
-					if a.IsReplacement() && a.Reason != plan.StopReasonRestartAll {                          // I11 covers a new round
+					// some exit with 0
+					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.hash(a, "term")%2))
+					if a.IsReplacement() && a.Reason != plan.StopReasonRestartAll { // I11 covers a new round
 						w.replaced[k.Name] = k.ID
 					}
 				}
@@ -468,7 +474,8 @@ func (w *world) checkImage(a plan.StartContainer, out *plan.Outcome) {
 	switch {
 	case c.ImagePullPolicy == corev1.PullAlways:
 	case a.ResolveImage && !present:
-		out.Err, out.MissingImages = &plan.Error{Kind: plan.ImageNotFound, Err: errors.New("no such image")}, []string{c.Image}
+		out.Err, out.MissingImages = &plan.Error{Kind: plan.ImageNotFound, Err: errors.New("no such image")},
+			[]string{c.Image}
 	case !a.ResolveImage && a.Attempt > 0 && a.Image.ID != now.ID:
 		w.violated("%s#%d is created from %s, but %s refers to %s", a.Name, a.Attempt, a.Image.ID, c.Image, now.ID)
 	}

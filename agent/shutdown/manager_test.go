@@ -73,7 +73,9 @@ func TestGroupsTerminateInOrder(t *testing.T) {
 				},
 			),
 			Statuses: w.statuses, TerminatePod: w.end, Log: slog.New(slog.DiscardHandler),
-			OnStarted: func() { order = append(order, "began") }, FlushStatus: func(context.Context) { order = append(order, "flushed") },
+			OnStarted: func() {
+				order = append(order, "began")
+			}, FlushStatus: func(context.Context) { order = append(order, "flushed") },
 		})
 		if d.ShuttingDown() {
 			t.Error("ShuttingDown before Run")
@@ -115,7 +117,8 @@ func TestGroupsTerminateInOrder(t *testing.T) {
 
 func TestCallerMayStopWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{statuses: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second}}
+		w := &world{statuses: status.New(), began: time.Now(),
+			takes: map[types.UID]time.Duration{"web": 3 * time.Second}}
 		w.put("web", 0, corev1.PodRunning)
 		d := New(
 			Options{

@@ -84,7 +84,8 @@ func TestErrorsNameLineAndField(t *testing.T) {
 		},
 		{
 			"an item of a List",
-			"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: a}\n  spec:\n    x: 1\n",
+			"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: a}\n " +
+				"spec:\n    x: 1\n",
 			"line 8: spec.x: unknown field",
 		},
 		{"no kind", "apiVersion: v1\nmetadata: {name: a}\n", "line 1: kind: must be specified"},
@@ -163,10 +164,13 @@ func TestPodIdentity(t *testing.T) {
 	p := w.Pods[0]
 	for _, v := range []struct{ name, got, want string }{
 		{"namespace", p.Namespace, "default"}, {"name", p.Name, "web"}, {"node", p.Spec.NodeName, "node1"},
-		{"source", p.Annotations[AnnotationSource], "file"}, {"seen", p.Annotations[AnnotationSeen], "2026-01-02T04:04:05Z"},
-		{"annotation", p.Annotations["a"], "b"}, {"phase", string(p.Status.Phase), ""}, {"version", p.ResourceVersion, ""},
+		{"source", p.Annotations[AnnotationSource], "file"},
+		{"seen", p.Annotations[AnnotationSeen], "2026-01-02T04:04:05Z"},
+		{"annotation", p.Annotations["a"], "b"}, {"phase", string(p.Status.Phase), ""},
+		{"version", p.ResourceVersion, ""},
 		{"modified", p.CreationTimestamp.UTC().Format(time.RFC3339), "2026-01-02T03:04:05Z"},
-		{"toleration", fmt.Sprint(p.Spec.Tolerations), fmt.Sprint([]corev1.Toleration{{Operator: "Exists", Effect: "NoExecute"}})},
+		{"toleration", fmt.Sprint(p.Spec.Tolerations),
+			fmt.Sprint([]corev1.Toleration{{Operator: "Exists", Effect: "NoExecute"}})},
 		{"defaults", string(p.Spec.RestartPolicy), "Always"},
 	} {
 		if v.got != v.want {
@@ -252,8 +256,9 @@ func TestUIDDependsOnContent(t *testing.T) { // S3
 	}
 	was := sized("{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 2Gi}}")
 	for text, same := range map[string]bool{
-		"{requests: {cpu: 500m, memory: 1536Mi}, limits: {memory: 3Gi}}":                   true,  // a resize
-		"{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 2Gi, cpu: 2}}":                 false, // another amount is named
+		"{requests: {cpu: 500m, memory: 1536Mi}, limits: {memory: 3Gi}}": true, // a resize
+		// another amount is named
+		"{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 2Gi, cpu: 2}}":                 false,
 		"{requests: {cpu: 1, memory: 1Gi}}":                                                false,
 		"{requests: {cpu: 1, memory: 1Gi, ephemeral-storage: 1Gi}, limits: {memory: 2Gi}}": false,
 	} {
@@ -261,7 +266,8 @@ func TestUIDDependsOnContent(t *testing.T) { // S3
 			t.Errorf("%s: same UID %v", text, !same)
 		}
 	}
-	if a, b := sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Gi}}"), sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Mi}}"); a.UID == b.UID {
+	if a, b := sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Gi}}"),
+		sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Mi}}"); a.UID == b.UID {
 		t.Error("another QoS class must change the UID")
 	}
 	whole := func(text string) *corev1.Pod {
@@ -269,7 +275,8 @@ func TestUIDDependsOnContent(t *testing.T) { // S3
 	}
 	was = whole("{requests: {memory: 1Gi}, limits: {memory: 2Gi}}")
 	for text, same := range map[string]bool{
-		"{requests: {memory: 1536Mi}, limits: {memory: 3Gi}}":                                      true, // a resize of the pod as a whole
+		// a resize of the pod as a whole
+		"{requests: {memory: 1536Mi}, limits: {memory: 3Gi}}":                                      true,
 		"{requests: {memory: 2Gi}, limits: {memory: 2Gi, cpu: 2}}":                                 false,
 		"{requests: {memory: 1Gi, hugepages-2Mi: 2Mi}, limits: {memory: 2Gi, hugepages-2Mi: 2Mi}}": false,
 	} {
@@ -370,7 +377,8 @@ func FuzzValidate(f *testing.F) {
 	f.Add([]byte(pod("a", "i:1") + "---\n" + pod("b", "i:2")))
 	f.Add(
 		[]byte(
-			"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {a: b}}]\n",
+			"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: s}, " +
+				"stringData: {a: b}}]\n",
 		),
 	)
 	f.Add([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\nbinaryData: {a: Yg==}\n"))
@@ -381,7 +389,8 @@ func FuzzValidate(f *testing.F) {
 	)
 	f.Add(
 		[]byte(
-			"apiVersion: v1\nkind: Pod\nmetadata: &m {name: a, annotations: {b: c}}\nspec: {containers: [{<<: *m, image: x}]}\n",
+			"apiVersion: v1\nkind: Pod\nmetadata: &m {name: a, annotations: {b: c}}\nspec: {containers: [{<<: *m, " +
+				"image: x}]}\n",
 		),
 	)
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -334,7 +334,9 @@ func manifestName(name string) bool {
 // reportIgnored logs each file once that is not read because of its name. A kubelet reads all files
 // that are not hidden, and a pod may be missed.
 func (f *Directory) reportIgnored(names map[string]bool) {
-	newlyIgnored := slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool { return f.ignored[name] })
+	newlyIgnored := slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool {
+		return f.ignored[name]
+	})
 	f.ignored = names
 	if n := len(newlyIgnored); n > 0 {
 		const most = 10

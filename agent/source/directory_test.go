@@ -299,7 +299,8 @@ func TestEmptiedFileDeletesPods(t *testing.T) {
 
 func TestFirstFileKeepsDuplicateObject(t *testing.T) { // S7
 	t.Parallel()
-	const object = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: %s}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: c}\nstringData: {from: %s}\n"
+	const object = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: %s}\n---\napiVersion: " +
+		"v1\nkind: Secret\nmetadata: {name: c}\nstringData: {from: %s}\n"
 	key := types.NamespacedName{Namespace: "default", Name: "c"}
 	from := func(s Snapshot) string {
 		return s.Objects[ObjectKey{plan.ConfigMap, key}].ConfigMap.Data["from"] + string(
@@ -366,7 +367,8 @@ func TestPreviousRunDecidesDuplicateObject(t *testing.T) { // S7
 			},
 		)
 		s := w.until("all are read", func(s Snapshot) bool { return s.Ready })
-		got := s.Objects[ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: "default", Name: "c"}}].ConfigMap.Data["from"]
+		got := s.Objects[ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: "default",
+			Name: "c"}}].ConfigMap.Data["from"]
 		if len(s.Pods) != 1 || s.Pods[0].Spec.Containers[0].Image != "i:"+want || got != want {
 			t.Errorf("known %q: %s, ConfigMap of %s; want %s", was, show(s), got, want)
 		}
@@ -439,7 +441,8 @@ func TestSingleFileSource(t *testing.T) {
 func TestIgnoredFileNames(t *testing.T) { // S6
 	t.Parallel()
 	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: 50 * time.Millisecond})
-	for _, name := range []string{".hidden.yaml", "a.yaml~", "#a.yaml#", "a.yaml.swp", ".a.yaml.swp", "a.yaml.bak", "README", "a.txt", "~a.yaml", "4913"} {
+	for _, name := range []string{".hidden.yaml", "a.yaml~", "#a.yaml#", "a.yaml.swp", ".a.yaml.swp", "a.yaml.bak",
+		"README", "a.txt", "~a.yaml", "4913"} {
 		w.write(name, "rubbish: [")
 	}
 	must(t, os.Mkdir(w.path("dir.yaml"), 0o700))
@@ -467,7 +470,8 @@ func TestUnreadFileNamesAreLoggedOnce(t *testing.T) {
 			Log:            slog.New(slog.NewTextHandler(&log, nil)),
 		},
 	)
-	for _, name := range []string{".hidden", "a.yaml~", "#a.yaml#", "a.swp", "a.yaml.bak", "~a.yaml", "a.yaml.dpkg-old", "a.conf.dpkg-dist"} {
+	for _, name := range []string{".hidden", "a.yaml~", "#a.yaml#", "a.swp", "a.yaml.bak", "~a.yaml", "a.yaml.dpkg-old",
+		"a.conf.dpkg-dist"} {
 		w.write(name, pod("none", "i:1"))
 	}
 	must(t, os.Mkdir(w.path("folder"), 0o700))
@@ -545,7 +549,8 @@ func TestNonRegularAndOversizedFiles(t *testing.T) { // S6
 	must(t, err, f.Truncate(MaxFileSize+1), f.Close())
 	w.write("a.yaml", pod("a", "i:1"))
 	s := w.shows("a=i:1 bad:fifo.yaml bad:huge.yaml bad:loop.yaml bad:zero.yaml")
-	for i, want := range []string{"not a regular file", "10485761 bytes, more than the limit of 10485760", "too many levels of symbolic links", "not a regular file"} {
+	for i, want := range []string{"not a regular file", "10485761 bytes, more than the limit of 10485760",
+		"too many levels of symbolic links", "not a regular file"} {
 		if !strings.Contains(s.FileErrors[i].Message, want) {
 			t.Errorf("got %s, want %s", s.FileErrors[i], want)
 		}

@@ -18,7 +18,8 @@ func TestWarningsAreLoggedOncePerFileVersion(t *testing.T) {
 	put := func(image string) {
 		t.Helper()
 		next := filepath.Join(t.TempDir(), "next")
-		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, uid: x}\nspec: {containers: [{name: c, image: " + image + "}]}\n" +
+		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, uid: x}\nspec: {containers: [{name: c, image: " +
+			image + "}]}\n" +
 			"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 		if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
 			t.Fatal(err)

@@ -58,7 +58,9 @@ func (c *Cache) changesSince(sent map[types.UID]*Snapshot) (out []Event) {
 			out = append(out, Event{Modified: s})
 		}
 	}
-	slices.SortFunc(out, func(x, y Event) int { return cmp.Or(x.Added, x.Modified).compare(cmp.Or(y.Added, y.Modified)) })
+	slices.SortFunc(out, func(x, y Event) int {
+		return cmp.Or(x.Added, x.Modified).compare(cmp.Or(y.Added, y.Modified))
+	})
 	if len(sent) > len(c.pods) {
 		for uid, s := range sent {
 			if c.pods[uid] == nil {
@@ -136,7 +138,8 @@ func (c *Cache) WaitForNextRun(ctx context.Context, uid types.UID, after plan.Co
 				return k, true
 			}
 		}
-		if !plan.WillRestart(plan.Input{Pod: s.Pod, Verdict: s.Verdict, Observed: s.Observed, Memory: s.Memory}, after.Name) {
+		if !plan.WillRestart(plan.Input{Pod: s.Pod, Verdict: s.Verdict, Observed: s.Observed, Memory: s.Memory},
+			after.Name) {
 			return plan.Container{}, false
 		}
 		select {

@@ -43,15 +43,24 @@ func TestChangeOf(t *testing.T) {
 		"an unchanged pod": {
 			pod("1", "i", "c"), pod("1", "i", "c"), false, nodeapi.Unchanged,
 		},
-		"also when it is over":                               {pod("1", "i", "c"), pod("1", "i", "c"), true, nodeapi.Unchanged},
-		"another image is updated in place":                  {pod("1", "i", "c"), pod("1", "i", "d"), false, nodeapi.Update},
-		"but of one that is over":                            {pod("1", "i", "c"), pod("1", "i", "d"), true, nodeapi.Replace},
-		"that of an init container too":                      {pod("1", "i", "c"), pod("1", "j", "c"), false, nodeapi.Update},
-		"two that swap their images are a change":            {pod("1", "i", "c"), pod("1", "c", "i"), false, nodeapi.Update},
+		"also when it is over": {pod("1", "i", "c"), pod("1", "i", "c"), true,
+			nodeapi.Unchanged},
+		"another image is updated in place": {pod("1", "i", "c"), pod("1", "i", "d"), false,
+			nodeapi.Update},
+		"but of one that is over": {pod("1", "i", "c"), pod("1", "i", "d"), true,
+			nodeapi.Replace},
+		"that of an init container too": {pod("1", "i", "c"), pod("1", "j", "c"), false,
+			nodeapi.Update},
+		"two that swap their images are a change": {pod("1", "i", "c"), pod("1", "c", "i"), false,
+			nodeapi.Update},
 		"another quantity is a resize":                       {sized("40Mi"), sized("44Mi"), false, nodeapi.Resize},
 		"an equal quantity in another notation is unchanged": {sized("1Gi"), sized("1024Mi"), false, nodeapi.Unchanged},
 		"an image and a quantity are updated in place": {
-			sized("40Mi"), func() *corev1.Pod { p := sized("44Mi"); p.Spec.Containers[0].Image = "d"; return p }(), false,
+			sized("40Mi"), func() *corev1.Pod {
+				p := sized("44Mi")
+				p.Spec.Containers[0].Image = "d"
+				return p
+			}(), false,
 			nodeapi.Update,
 		},
 	} {
@@ -88,7 +97,8 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 			[]string{"resize  ", "StopContainer a", "StartContainer a"},
 		},
 		{
-			"resize without a restart", corev1.NotRequired, memory("44Mi", corev1.NotRequired), plan.Verdict{State: plan.Admitted},
+			"resize without a restart", corev1.NotRequired, memory("44Mi", corev1.NotRequired),
+			plan.Verdict{State: plan.Admitted},
 			[]string{"resize  ", "ResizeContainer a"},
 		},
 		{
@@ -125,10 +135,12 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 			next.Generation++
 			row.change(next)
 			local := PlanContext{
-				Limits:     limits,
-				Find:       func(string, string) (*status.Snapshot, bool) { return snap, true },
-				Objects:    func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects { return nil },
-				LocalImage: func(*corev1.Pod, string, plan.Objects) (plan.Image, bool) { return plan.Image{ID: "sha:img"}, true },
+				Limits:  limits,
+				Find:    func(string, string) (*status.Snapshot, bool) { return snap, true },
+				Objects: func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects { return nil },
+				LocalImage: func(*corev1.Pod, string, plan.Objects) (plan.Image, bool) {
+					return plan.Image{ID: "sha:img"}, true
+				},
 				Rejection: func(_, gone *corev1.Pod) string {
 					return gone.Spec.Containers[0].Resources.Limits.Memory().String() + " is gone"
 				},

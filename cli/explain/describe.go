@@ -95,7 +95,8 @@ func redundant(all []plan.Reason, i int) bool {
 	}
 	for j, x := range all {
 		// The event of a waiting reason.
-		same := x.Target == r.Target && x.Code != r.Code && r.Code == "Failed" && strings.HasPrefix(r.Message, "Error: ")
+		same := x.Target == r.Target && x.Code != r.Code && r.Code == "Failed" &&
+			strings.HasPrefix(r.Message, "Error: ")
 		if j != i && (same || j < i && x.Target == r.Target && x.Code == r.Code && x.Message == r.Message) {
 			return true
 		}

@@ -101,7 +101,8 @@ func (h PlanContext) resize(old, pod *corev1.Pod) (plan.Resources, plan.ResizeSt
 // termination returns the steps that terminate an existing pod.
 func (h PlanContext) termination(snap *status.Snapshot, now time.Time) []step {
 	s := FromSnapshot(snap, h.Limits, func(plan.Action) string { return "" })
-	s.Termination = &plan.Termination{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), RequestedAt: now, RemovePod: true}
+	s.Termination = &plan.Termination{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), RequestedAt: now,
+		RemovePod: true}
 	steps, _ := simulate(s, now)
 	return steps
 }

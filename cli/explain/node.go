@@ -26,7 +26,8 @@ func (n Node) Summary() nodeapi.NodeSummary {
 	for _, snap := range n.Sources {
 		for _, f := range snap.FileErrors {
 			out.InvalidManifests = append(out.InvalidManifests, nodeapi.InvalidManifest{
-				Path: f.Path, Line: f.Line, Field: f.Field, Message: f.Message, Since: f.Since, LastValidInUse: f.LastGoodKept,
+				Path: f.Path, Line: f.Line, Field: f.Field, Message: f.Message, Since: f.Since,
+				LastValidInUse: f.LastGoodKept,
 			})
 		}
 		for _, w := range snap.Warnings {

@@ -39,8 +39,9 @@ func TestNodeSummaryReportsProblems(t *testing.T) {
 		Warnings: []nodeapi.Warning{
 			{Object: "pod/default/web", Message: "spec.x: not done"}, {Object: "/m/other.yaml", Message: "empty"},
 			{
-				Object:  "container runtime",
-				Message: "waiting for the container runtime (since 1970-01-01T00:00:00Z); no pod is started before the state of the runtime is known",
+				Object: "container runtime",
+				Message: "waiting for the container runtime (since 1970-01-01T00:00:00Z); no pod is started before " +
+					"the state of the runtime is known",
 			},
 			{Object: "local store", Message: "pod records are only in memory: disk full"},
 		},

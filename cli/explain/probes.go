@@ -60,7 +60,8 @@ func probesIn(c *corev1.Container) []specified {
 
 func probe(s PodState, c *corev1.Container, p specified, states []ProbeState) nodeapi.Probe {
 	out := nodeapi.Probe{
-		Container: c.Name, Kind: strings.ToLower(string(p.kind)), Action: probeAction(p.spec), State: nodeapi.ProbeWaiting,
+		Container: c.Name, Kind: strings.ToLower(string(p.kind)), Action: probeAction(p.spec),
+		State:               nodeapi.ProbeWaiting,
 		InitialDelaySeconds: p.spec.InitialDelaySeconds, TimeoutSeconds: p.spec.TimeoutSeconds,
 		PeriodSeconds:    p.spec.PeriodSeconds,
 		SuccessThreshold: p.spec.SuccessThreshold, FailureThreshold: p.spec.FailureThreshold,

@@ -109,7 +109,8 @@ func TestProbesIncludesInactiveProbes(t *testing.T) {
 			"startup done , readiness failing , liveness passing "},
 		{
 			"before the first result", states(probedSubject(plan.Health{Started: true})),
-			"startup done , readiness waiting the container to be started, liveness waiting the container to be started",
+			"startup done , readiness waiting the container to be started, liveness waiting the container " +
+				"to be started",
 		},
 	} {
 		if c.got != c.want {

@@ -34,7 +34,8 @@ func simulate(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
 	d := simulation{in: plan.Input{
 		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, Termination: s.Termination,
 		Observed: s.Observed, Refs: s.Refs,
-		InProgress: map[plan.ActionKey]plan.Action{}, Failures: maps.Clone(s.Failed), Memory: s.Memory, Limits: s.Limits,
+		InProgress: map[plan.ActionKey]plan.Action{}, Failures: maps.Clone(s.Failed), Memory: s.Memory,
+		Limits: s.Limits,
 	}}
 	d.in.Limits.Probing = false // in the simulation all probes succeed
 	for _, b := range s.InProgress {
@@ -146,7 +147,8 @@ func successOf(observed plan.Observed, action plan.Action, now time.Time) plan.O
 	switch a := action.(type) {
 	case plan.RunSandbox:
 		out.Sandbox = &plan.Sandbox{
-			ID: fmt.Sprint("simulated-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{"<pod IP>"},
+			ID: fmt.Sprint("simulated-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now,
+			IPs: []string{"<pod IP>"},
 		}
 		for _, s := range observed.Sandboxes { // the runtime has created it already
 			if s.Attempt == a.Attempt {
@@ -157,7 +159,8 @@ func successOf(observed plan.Observed, action plan.Action, now time.Time) plan.O
 		out.Image = &plan.Image{ID: a.Image}
 	case plan.StartContainer:
 		k := plan.Container{
-			ID: fmt.Sprintf("simulated-%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, Attempt: a.Attempt,
+			ID: fmt.Sprintf("simulated-%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID,
+			Attempt:   a.Attempt,
 			CreatedAt: now,
 		}
 		if existing, found := newest(observed, a.Name); found && existing.Live() && existing.Attempt == a.Attempt {

@@ -16,7 +16,8 @@ import (
 // an action; empty: unknown.
 func FromSnapshot(s *status.Snapshot, limits plan.Limits, progress func(plan.Action) string) PodState {
 	x := PodState{
-		Pod: s.Pod, Status: s.Status, Termination: s.Termination, Verdict: s.Verdict, Observed: s.Observed, Failed: s.Failures,
+		Pod: s.Pod, Status: s.Status, Termination: s.Termination, Verdict: s.Verdict, Observed: s.Observed,
+		Failed: s.Failures,
 		Refs:   s.Refs,
 		Memory: s.Memory, Syncs: s.Syncs, LastSync: s.At, NextSync: s.Wake, Limits: limits,
 	}

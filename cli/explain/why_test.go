@@ -153,8 +153,9 @@ func (w *simulatedPod) complete(but string) *simulatedPod {
 func (w *simulatedPod) subject() PodState {
 	p := plan.Decide(w.in)
 	s := PodState{
-		Pod: w.in.Pod, Status: p.Status, Termination: p.Memory.Termination, Verdict: w.in.Verdict, Observed: w.in.Observed,
-		Failed: w.in.Failures, Refs: w.in.Refs,
+		Pod: w.in.Pod, Status: p.Status, Termination: p.Memory.Termination, Verdict: w.in.Verdict,
+		Observed: w.in.Observed,
+		Failed:   w.in.Failures, Refs: w.in.Refs,
 		Memory: p.Memory, Syncs: 1, LastSync: w.in.Now, NextSync: p.Wake, Limits: w.in.Limits,
 	}
 	for _, r := range p.Reasons {
@@ -214,8 +215,10 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"a container in CrashLoopBackOff",
 			"default/web is waiting for CrashLoopBackOff of a: back-off 40s restarting failed container=a " +
 				"pod=web_default(u1) (next attempt in 35s)",
-			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) @1m16s; last " +
-				"exit code 3; restarts 3; consecutive exits 4; back-off 40s; back-off after the next exit 1m20s; maximum " +
+			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) " +
+				"@1m16s; last " +
+				"exit code 3; restarts 3; consecutive exits 4; back-off 40s; back-off after the next exit " +
+				"1m20s; maximum " +
 				"back-off 5m0s"},
 			"StartContainer a @1m16s after the back-off\nRemoveContainer a @1m16s after StartContainer a",
 			func() *simulatedPod {
@@ -229,12 +232,15 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"an infeasible resize", "default/web keeps its current resources: the resize is Infeasible",
 			[]string{"ResizeInfeasible(): Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"},
 			"",
-			pod().settle().resized("9", "Infeasible", "Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"),
+			pod().settle().resized("9", "Infeasible", "Node didn't have enough capacity: cpu, requested: 9000, "+
+				"capacity: 2000"),
 		}, {
 			"an image pull in back-off",
-			"default/web is waiting for ImagePullBackOff of a: Back-off pulling image \"far\": ErrImagePull: registry " +
+			"default/web is waiting for ImagePullBackOff of a: Back-off pulling image \"far\": " +
+				"ErrImagePull: registry " +
 				"says: no such tag (next attempt in 17s)",
-			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag @20s tries 2`},
+			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag ` +
+				`@20s tries 2`},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).start().complete("pull/a").fail("pull/a", 2, refused).settleHost().after(3 * time.Second),
 		}, {
@@ -245,7 +251,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod(image("far")).start().complete("pull/a").fail("pull/a", 2, refused).settleHost().after(time.Second),
 		}, {
 			"an invalid image name",
-			"default/web is waiting for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid " +
+			"default/web is waiting for InvalidImageName of a: Failed to apply default image tag " +
+				"\"no/Name\": invalid " +
 				"reference format: repository name (no/Name) must be lowercase",
 			[]string{
 				`InvalidImageName(a): Failed to apply default image tag "no/Name": ` +
@@ -271,7 +278,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod(configMapEnv).settle(),
 		}, {
 			"a missing ConfigMap of a volume",
-			`default/web is waiting for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
+			`default/web is waiting for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap ` +
+				`"conf" not found`,
 			[]string{`FailedMount(v): MountVolume.SetUp failed for volume "v" : configmap "conf" not found`}, "",
 			pod(configMapVolume).settle(),
 		}, {
@@ -305,7 +313,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod().withVerdict(plan.Rejected, "NodeAffinity", "no match"),
 		}, {
 			"a running init container",
-			"default/web is waiting for PodInitializing of i2: init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z",
+			"default/web is waiting for PodInitializing of i2: init container i2 (2 of 2) is running since " +
+				"2026-05-04T15:04:05Z",
 			[]string{"PodInitializing(i2): init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z"},
 			"StartContainer a after the exit of init container i2",
 			pod(inits("i1", "i2")).settle().exit("i1", 0).settle().after(7 * time.Second),
@@ -314,7 +323,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"StartContainer a after PullImage a",
 			pod(image("far")).settleHost().start(),
 		}, {
-			"a deleted pod", "default/web is terminating (Deleted): StopContainer a (Deleted, grace period 20s), for 0s",
+			"a deleted pod", "default/web is terminating (Deleted): StopContainer a (Deleted, grace period " +
+				"20s), for 0s",
 			[]string{"Terminating(a): container a is stopping and is killed at the end of its grace period of 20s " +
 				"@19.999702606s"},
 			"StopSandbox after StopContainer a\nRemoveContainer a after StopContainer a\nRemoveCgroup after " +
@@ -327,7 +337,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"an evicted pod that is recreated",
 			"default/web has failed: Evicted: no room: the pod will be recreated 1m0s after its " +
 				"termination, once the node has no pressure (in 1m0s)",
-			[]string{"Returns(): the pod will be recreated 1m0s after its termination, once the node has no pressure @1m0s"}, "",
+			[]string{"Returns(): the pod will be recreated 1m0s after its termination, once the node has no " +
+				"pressure @1m0s"}, "",
 			pod(staticPod).settle().failed("Evicted", "no room"),
 		}, {
 			"a running pod", "default/web is up to date: waiting for nothing", nil, "", pod().settle(),
@@ -454,7 +465,8 @@ func (w *simulatedPod) terminate(grace time.Duration) *simulatedPod {
 }
 
 func (w *simulatedPod) failed(reason, message string) *simulatedPod {
-	w.in.Termination = &plan.Termination{Reason: reason, Message: message, RequestedAt: w.in.Now, NodeCaused: reason == "Evicted"}
+	w.in.Termination = &plan.Termination{Reason: reason, Message: message, RequestedAt: w.in.Now,
+		NodeCaused: reason == "Evicted"}
 	return w.settle()
 }
 
@@ -479,7 +491,8 @@ func TestPlanReportsWhatBlocksIt(t *testing.T) {
 			[]func(*corev1.Pod){configMapVolume},
 		},
 		{
-			"init containers come before the rest", "CreateDirs EnsureCgroup RunSandbox StartContainer StartContainer", "",
+			"init containers come before the rest", "CreateDirs EnsureCgroup RunSandbox StartContainer StartContainer",
+			"",
 			[]func(*corev1.Pod){inits("i")},
 		},
 	} {

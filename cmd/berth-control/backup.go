@@ -152,6 +152,7 @@ func reportSavedFile(original, saved string, printLine func(string) error) error
 		)
 	}
 	return printLine(
-		original + " does not exist: " + filepath.Clean(saved) + " is the saved copy; move it there before starting the server",
+		original + " does not exist: " + filepath.Clean(saved) +
+			" is the saved copy; move it there before starting the server",
 	)
 }

@@ -58,7 +58,8 @@ cannot be revoked before it expires: keep --valid short for other users.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			pkiDir := filepath.Join(dataDir, "pki")
 			if _, err := os.Stat(filepath.Join(pkiDir, "ca.key")); err != nil {
-				return fmt.Errorf("data-dir: %s contains no certificate authority; has the server been started? %w", dataDir, err)
+				return fmt.Errorf("data-dir: %s contains no certificate authority; has the server been started? %w",
+					dataDir, err)
 			}
 			authority, err := pki.Open(pkiDir, time.Now)
 			if err != nil {
@@ -92,7 +93,8 @@ cannot be revoked before it expires: keep --valid short for other users.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&dataDir, "data-dir", control.Default().DataDir, "data directory of the server")
-	f.StringVar(&server, "server", "", "URL by which clients reach the server (default: the server in admin.kubeconfig)")
+	f.StringVar(&server, "server", "", "URL by which clients reach the server (default: the server in "+
+		"admin.kubeconfig)")
 	f.StringVar(&name, "user", "", "user name (default: the administrator)")
 	f.StringSliceVar(&groups, "group", nil, "group of the user; may be repeated")
 	f.DurationVar(&valid, "valid", 365*24*time.Hour, "validity period of the certificate")

@@ -44,7 +44,8 @@ func installCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install or upgrade berth-control on this host",
-		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the unit, create ` + configFile + `
+		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the unit, create ` +
+			configFile + `
 if it does not exist, and enable and start the service. Files that are already correct are not touched.
 A newer program upgrades an existing installation. If a package installed berth-control, the command
 changes nothing: upgrade the package instead.`,
@@ -63,7 +64,8 @@ changes nothing: upgrade the package instead.`,
 			if err != nil {
 				return err
 			}
-			return applySteps(cmd.Context(), cmd.OutOrStdout(), install.Plan(w, seen), dryRun, "berth-control is installed")
+			return applySteps(cmd.Context(), cmd.OutOrStdout(), install.Plan(w, seen), dryRun,
+				"berth-control is installed")
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without performing them")

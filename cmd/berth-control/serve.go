@@ -79,7 +79,9 @@ Known controllers: ` + strings.Join(control.ControllerNames(), ", ") + `.`,
 			ctx, stop := context.WithCancel(cmd.Context())
 			var background sync.WaitGroup
 			background.Go(func() {
-				node.TrimMemory(ctx, server.Ready(), func(err error) { c.Log.Debug("memory release failed", "err", err) })
+				node.TrimMemory(ctx, server.Ready(), func(err error) {
+					c.Log.Debug("memory release failed", "err", err)
+				})
 			})
 			background.Go(func() { notify(ctx, manager, server, c) })
 			defer background.Wait()

@@ -23,7 +23,8 @@ func TestServeFlags(t *testing.T) {
 	}{
 		{"defaults", nil, []string{"*"}, nil, nil},
 		{"controllers", []string{"--controllers=*,-scheduler"}, []string{"*", "-scheduler"}, nil, nil},
-		{"repeated controllers", []string{"--controllers=*", "--controllers=-scheduler"}, []string{"*", "-scheduler"}, nil,
+		{"repeated controllers", []string{"--controllers=*", "--controllers=-scheduler"}, []string{"*", "-scheduler"},
+			nil,
 			nil},
 		{"off", []string{"--off", "scheduler"}, []string{"-scheduler", "*"}, nil, []string{"off"}},
 		{"off and controllers", []string{"--off=a,b", "--controllers=*,-c"}, []string{"-a", "-b", "*", "-c"}, nil,

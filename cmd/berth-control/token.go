@@ -99,7 +99,8 @@ func (w *tokenOptions) create(
 		return fmt.Errorf("store the token: %w", err)
 	}
 	if host, err := url.Parse(server); err == nil && net.ParseIP(host.Hostname()).IsLoopback() {
-		_, _ = fmt.Fprintf(warn, "berth-control: %s is reachable from this host only; use --server for other hosts\n", server)
+		_, _ = fmt.Fprintf(warn, "berth-control: %s is reachable from this host only; use --server for other hosts\n",
+			server)
 	}
 	_, err = fmt.Fprintf(out, "berth join --server %s --token %s --ca-hash %s\n", server, token.Token(), hash)
 	return err
@@ -158,7 +159,8 @@ func tokenList(r *clientOptions) *cobra.Command {
 			}
 			list, err := client.CoreV1().
 				Secrets(tokens.BootstrapNamespace).
-				List(cmd.Context(), metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeBootstrapToken)})
+				List(cmd.Context(),
+					metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeBootstrapToken)})
 			if err != nil {
 				return fmt.Errorf("list tokens: %w", err)
 			}
@@ -172,7 +174,8 @@ func tokenList(r *clientOptions) *cobra.Command {
 				if s.Annotations[tokens.SingleUseAnnotation] == "true" {
 					nodes = "one"
 				}
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Data["token-id"], expires, nodes, by, s.Data["description"])
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Data["token-id"], expires, nodes, by,
+					s.Data["description"])
 			}
 			return w.Flush() // Flush also returns earlier write errors.
 		},
@@ -193,7 +196,8 @@ func tokenDelete(r *clientOptions) *cobra.Command {
 			if whole, _, ok := tokens.ParseBootstrapToken(id); ok {
 				id = whole
 			}
-			if err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Delete(cmd.Context(), tokens.BootstrapNamePrefix+id,
+			if err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Delete(cmd.Context(),
+				tokens.BootstrapNamePrefix+id,
 				metav1.DeleteOptions{}); err != nil {
 				return fmt.Errorf("delete token %s: %w", id, err)
 			}

@@ -179,12 +179,14 @@ func TestPodsInheritNameServersBehindStubResolver(t *testing.T) {
 		{stub, "# none yet\n", "127.0.0.53", "which pods cannot reach", 1},
 		{
 			stub, resolved, "192.0.2.1 2001:db8::1",
-			"192.0.2.1, 2001:db8::1 in " + network.FallbackResolvConf + ": " + network.ResolvConf + " contains only loopback addresses",
+			"192.0.2.1, 2001:db8::1 in " + network.FallbackResolvConf + ": " + network.ResolvConf +
+				" contains only loopback addresses",
 			2,
 		},
 		{stub, resolved, "192.0.2.1 2001:db8::1", "contains only loopback addresses", 2},
 		{"nameserver 192.0.2.9\n", resolved, "192.0.2.9", "192.0.2.9 in " + network.ResolvConf, 2},
-		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", resolved, "127.0.0.1 192.0.2.9", "in " + network.ResolvConf, 2},
+		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", resolved, "127.0.0.1 192.0.2.9", "in " + network.ResolvConf,
+			2},
 		{"options edns0\n", resolved, "", "no name servers in", 2}, // configured on purpose
 	} {
 		for path, text := range map[string]string{network.ResolvConf: row.stub, network.FallbackResolvConf: row.real} {

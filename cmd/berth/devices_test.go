@@ -26,8 +26,9 @@ func TestTerminatedPodHoldsNoDevices(t *testing.T) {
 	}
 	d := devices.New(
 		devices.Options{
-			Checkpoint: []byte(allocations + `{"pod":"unknown","container":"c","resource":"example.com/x","ids":["u"]}]}`),
-			PodKnown:   mayHoldDevices(records),
+			Checkpoint: []byte(allocations +
+				`{"pod":"unknown","container":"c","resource":"example.com/x","ids":["u"]}]}`),
+			PodKnown: mayHoldDevices(records),
 		},
 	)
 	if f := d.Stats(); len(f) != 1 || f[0].Allocated != 3 {

@@ -56,7 +56,8 @@ func TestPodsPerCoreLimitsNodePods(t *testing.T) {
 		c := loadConfig(
 			t,
 			fmt.Sprintf(
-				"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: %d\npodsPerCore: %d\n---\n"+
+				"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: "+
+					"%d\npodsPerCore: %d\n---\n"+
 					"apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nrootDir: %s\n",
 				row.maxPods,
 				row.perCore,
@@ -67,8 +68,10 @@ func TestPodsPerCoreLimitsNodePods(t *testing.T) {
 		if err := h.setCapacity(); err != nil {
 			t.Fatal(err)
 		}
-		if got, capacity := h.allocatable.Pods().Value(), h.capacity.Pods().Value(); got != int64(row.want) || capacity != got {
-			t.Errorf("maxPods %d, podsPerCore %d: %d pods of %d, want %d", row.maxPods, row.perCore, got, capacity, row.want)
+		if got, capacity := h.allocatable.Pods().Value(), h.capacity.Pods().Value(); got != int64(row.want) ||
+			capacity != got {
+			t.Errorf("maxPods %d, podsPerCore %d: %d pods of %d, want %d", row.maxPods, row.perCore, got, capacity,
+				row.want)
 		}
 	}
 }

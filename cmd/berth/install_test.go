@@ -30,11 +30,13 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	dir := t.TempDir()
 	state, socket, certs := filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "certs")
 	own := []string{
-		state + "/berth.db", state + "/berth.db.damaged-20260102T030405Z", state + "/installation", state + "/images.json",
+		state + "/berth.db", state + "/berth.db.damaged-20260102T030405Z", state + "/installation",
+		state + "/images.json",
 		state + "/pod-routes.json", socket + "/b.sock",
 		certs + "/kubelet-client-2026-01-02-03-04-05.pem", certs + "/kubelet-client-current.pem",
 		certs + "/kubelet-client.key.tmp",
-		certs + "/kubelet-server-2026-01-02-03-04-05.pem", certs + "/kubelet-server-current.pem", certs + "/kubelet.crt",
+		certs + "/kubelet-server-2026-01-02-03-04-05.pem", certs + "/kubelet-server-current.pem",
+		certs + "/kubelet.crt",
 		certs + "/kubelet.key",
 	}
 	for _, file := range append(

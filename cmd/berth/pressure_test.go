@@ -32,7 +32,8 @@ func TestEvictionThresholdsFromConfiguration(t *testing.T) {
 		},
 		{kubelet + "evictionHard: {memory.available: 1Gi, allocatableMemory.available: " +
 			"1Mi}\nevictionPressureTransitionPeriod: 30s\n" + own + "memoryPressureSources: workingSet",
-			"[{allocatableMemory.available true 1048576 0 0s 0 0} {memory.available true 1073741824 0 0s 0 0}] 30s true"},
+			"[{allocatableMemory.available true 1048576 0 0s 0 0} {memory.available true 1073741824 0 0s 0 " +
+				"0}] 30s true"},
 		{kubelet + "evictionHard: {}\nevictionSoft: {pid.available: 5%}\nevictionSoftGracePeriod: {pid.available: " +
 			"90s}\nevictionMinimumReclaim: {pid.available: \"10\"}",
 			"[{pid.available false 0 5 1m30s 10 0}] 5m0s false"},
@@ -82,14 +83,17 @@ func TestContainerfsLayouts(t *testing.T) {
 		nodefs, containerfs int64 // usage of the pod
 	}{
 		{"not reported", "", pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
-		{"with the images", images, pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
+		{"with the images", images, pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]",
+			100, 1},
 		{
 			"with the volumes", volumes,
-			pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 1 << 20,
+			pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true},
+			1 << 20,
 			"[containerfs.available nodefs.available]", 101, 101,
 		},
 		{
-			"on a third file system", third, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 4 << 20,
+			"on a third file system", third, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true},
+			4 << 20,
 			"[containerfs.available nodefs.available]", 100, 1,
 		},
 	} {
@@ -105,7 +109,8 @@ func TestContainerfsLayouts(t *testing.T) {
 		if err != nil || r.Layout != row.layout {
 			t.Errorf("%s: %+v, want %+v: %v", row.name, r.Layout, row.layout, err)
 		}
-		if l, inodes := r.Levels[pressure.ContainerfsAvailable], r.Levels[pressure.ContainerfsInodesFree]; l.Capacity != row.size ||
+		if l, inodes := r.Levels[pressure.ContainerfsAvailable],
+			r.Levels[pressure.ContainerfsInodesFree]; l.Capacity != row.size ||
 			inodes.Capacity == 0 {
 			t.Errorf("%s: %+v, %+v", row.name, l, inodes)
 		}

@@ -52,7 +52,8 @@ func purge(ctx context.Context, out io.Writer, file string) error {
 		)
 	}
 	if err := executor.Run(
-		install.PlanRemoval(l, install.HostState{ExtraUnits: make([]install.UnitState, len(w.ExtraUnits))}, install.Exists),
+		install.PlanRemoval(l, install.HostState{ExtraUnits: make([]install.UnitState, len(w.ExtraUnits))},
+			install.Exists),
 	); err != nil {
 		return err
 	}

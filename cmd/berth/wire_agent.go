@@ -79,8 +79,9 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			), CrashMax: b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
 			PullBase: 10 * time.Second, PullMax: 5 * time.Minute,
 			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStopGrace: 2 * time.Second,
-			MaxDeadContainers: b.config.DeadContainers.MaxPerContainer, DeadContainerMinAge: b.config.DeadContainers.MinAge,
-			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
+			MaxDeadContainers:   b.config.DeadContainers.MaxPerContainer,
+			DeadContainerMinAge: b.config.DeadContainers.MinAge,
+			HostIPs:             h.ips, RuntimeName: "containerd", Probing: true,
 			RecreateBase: recreateBase, RecreateMax: 10 * time.Minute,
 		},
 		Allocator: allocator.Config{
@@ -88,7 +89,8 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			StartSlots: b.config.MaxParallelStarts, Standalone: b.config.Standalone(), Released: b.devices.Free,
 			// A start uses about one CPU. With one more than there are CPUs, starts
 			// that wait for the disk do not leave a CPU idle.
-			CPUPressure: node.CPUPressure, CPUPressureThreshold: b.config.StartPressure, MinStartSlots: goruntime.NumCPU() + 1,
+			CPUPressure: node.CPUPressure, CPUPressureThreshold: b.config.StartPressure,
+			MinStartSlots: goruntime.NumCPU() + 1,
 		},
 		Runtime: r, Host: h, Leaks: b.leakFinder(), Sources: sources, Store: b.store, Records: records,
 		BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,

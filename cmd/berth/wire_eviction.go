@@ -17,9 +17,10 @@ import (
 // newLimits creates the eviction of pods that exceed their ephemeral storage limits.
 func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 	return eviction.NewLocalStorageEnforcer(eviction.LocalStorageOptions{
-		Pods: b.agent.StatusCache.List, ExceedsVolumeLimit: b.host.volumes.ExceededSizeLimit, NewMeasurement: b.stats.Disk,
-		Evict:     b.agent.EvictPod,
-		OnEvicted: b.metrics.CountEviction, Standalone: b.config.Standalone(), Log: b.log,
+		Pods: b.agent.StatusCache.List, ExceedsVolumeLimit: b.host.volumes.ExceededSizeLimit,
+		NewMeasurement: b.stats.Disk,
+		Evict:          b.agent.EvictPod,
+		OnEvicted:      b.metrics.CountEviction, Standalone: b.config.Standalone(), Log: b.log,
 	})
 }
 

@@ -302,7 +302,8 @@ func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
 		Name: c.NodeName, Capacity: h.capacity, Allocatable: h.allocatable,
-		Standalone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolvConf: h.hostResolv(), HostIPs: h.ips,
+		Standalone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolvConf: h.hostResolv(),
+		HostIPs:            h.ips,
 		UserIDs:            h.userIDs,
 		NoBandwidthReason:  h.network.BandwidthUnsupportedReason(),
 		SeccompProfileRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,

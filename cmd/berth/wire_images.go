@@ -30,7 +30,8 @@ func (b *berth) imagesCollected(c images.GCResult, err error) {
 		b.warnNode(
 			"FreeDiskSpaceFailed",
 			fmt.Sprintf(
-				"Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes "+
+				"Failed to garbage collect required amount of images. Attempted to free %d bytes, but only "+
+					"found %d bytes "+
 					"eligible to free.",
 				c.Needed,
 				c.Needed-min(c.Needed, c.Shortfall),
@@ -51,7 +52,8 @@ func (b *berth) warnNode(reason, message string) {
 func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	c := b.config.Images
 	return images.GCOptions{
-		HighThresholdPercent: c.HighThresholdPercent, LowThresholdPercent: c.LowThresholdPercent, MinAge: c.MinimumGCAge,
+		HighThresholdPercent: c.HighThresholdPercent, LowThresholdPercent: c.LowThresholdPercent,
+		MinAge: c.MinimumGCAge,
 		MaxAge: c.MaximumGCAge,
 		KeepNames: b.runtime.sandboxImage(
 			ctx,

@@ -83,7 +83,8 @@ func (b *berth) kubeletLogs(ctx context.Context, req server.LogRequest, stdout, 
 }
 
 // kubeletRunning returns the running instance of a container.
-func (b *berth) kubeletRunning(ctx context.Context, req server.StreamRequest) (*status.Snapshot, plan.Container, error) {
+func (b *berth) kubeletRunning(ctx context.Context, req server.StreamRequest) (*status.Snapshot, plan.Container,
+	error) {
 	s, err := b.kubeletPod(ctx, req.PodRef)
 	if err != nil {
 		return nil, plan.Container{}, err

@@ -23,7 +23,8 @@ type apiServerFuncs struct {
 // apiServerFuncs returns the functions for a node in a cluster.
 func (j *cluster) apiServerFuncs() apiServerFuncs {
 	funcs := apiServerFuncs{reviews: server.Reviews{
-		Token: func(ctx context.Context, q authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error) {
+		Token: func(ctx context.Context, q authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus,
+			error) {
 			r := &authenticationv1.TokenReview{Spec: q}
 			err := j.client.Create(ctx, apiclient.TokenReviews, "", r, r)
 			return r.Status, err

@@ -103,7 +103,8 @@ func pressureConfig(c *nodeconfig.Config) pressure.Config {
 	if !c.Cgroups.EnforcePods || slices.ContainsFunc(out.Thresholds, isAllocatable) {
 		return out
 	}
-	for _, t := range out.Thresholds { // as upstream: if pods share a limit, the threshold applies to that limit as well
+	// as upstream: if pods share a limit, the threshold applies to that limit as well
+	for _, t := range out.Thresholds {
 		if t.Signal == pressure.MemoryAvailable && t.Hard {
 			t.Signal = pressure.AllocatableMemoryAvailable
 			out.Thresholds = append(out.Thresholds, t)

@@ -30,7 +30,8 @@ func newProbes(b *berth) *probes.Manager {
 		Runtime: b.execs, UserAgent: "kube-probe/" + kubernetesRelease(), OnStart: b.metrics.ObserveProbeDelay,
 		OnResult: func(s probes.Sample, of probes.Target) {
 			result := map[probes.Result]string{
-				probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed", probes.Unknown: "unknown",
+				probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed",
+				probes.Unknown: "unknown",
 			}[s.Result]
 			b.metrics.ObserveProbe(telemetry.ProbeLabels{
 				Kind: string(

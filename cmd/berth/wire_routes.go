@@ -154,7 +154,8 @@ func (j *cluster) networkCondition() *registration.NetworkCondition {
 	case s.Err != "":
 		n.Unavailable, n.Reason, n.Message = true, reasonHasNoRoutes, s.Err
 	case !j.b.host.hasPodCIDRs.Load() && j.gateway.LacksPodCIDRs():
-		n.Unavailable, n.Reason, n.Message = true, reasonHasNoPodRange, "no pod CIDR assigned to the node (spec.podCIDRs)"
+		n.Unavailable, n.Reason, n.Message = true, reasonHasNoPodRange,
+			"no pod CIDR assigned to the node (spec.podCIDRs)"
 	default:
 		n.Message = fmt.Sprintf("pods of %d of %d other nodes are reachable", s.Reachable, s.Nodes)
 	}

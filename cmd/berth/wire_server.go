@@ -78,12 +78,15 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 	}
 	j.statusManager = statusapi.New(statusapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
-		NodeUID: func() types.UID { return j.registration.UID() }, SourcesReady: func() bool { return b.agent.HasSynced() },
+		NodeUID: func() types.UID {
+			return j.registration.UID()
+		}, SourcesReady: func() bool { return b.agent.HasSynced() },
 		StatusUpdated: b.metrics.ObserveStatusSync,
 	})
 	_, sub := b.events.Subscribe(eventQueueSize)
 	j.events = statusapi.NewEventSender(statusapi.EventSenderOptions{
-		Client: j.client, NodeName: b.config.NodeName, Subscription: sub, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log,
+		Client: j.client, NodeName: b.config.NodeName, Subscription: sub, QPS: c.EventQPS, Burst: c.EventBurst,
+		Log:  b.log,
 		Busy: j.statusManager.PodsStarting,
 	})
 	j.source = sourceapi.New(sourceapi.Options{
@@ -228,7 +231,8 @@ func (r *runtime) notReady() string {
 		return why
 	}
 	if n := r.network(); !n.Ready {
-		return "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:" + n.Message
+		return "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:" +
+			n.Message
 	}
 	return ""
 }

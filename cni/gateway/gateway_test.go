@@ -121,7 +121,8 @@ func (l *testNode) rules() string {
 	c, err := k.conn()
 	l.must(err)
 	for _, f := range families {
-		if rules, err := c.GetRules(&nftables.Table{Name: tableName, Family: f.table}, &nftables.Chain{Name: chainName}); err == nil {
+		if rules, err := c.GetRules(&nftables.Table{Name: tableName, Family: f.table},
+			&nftables.Chain{Name: chainName}); err == nil {
 			for _, r := range rules {
 				text += fmt.Sprint(" #", r.Handle)
 			}
@@ -180,7 +181,8 @@ func TestSyncNodes(t *testing.T) {
 	g := l.gateway()
 	l.must(g.SetPodCIDRs(own))
 	first := l.rules()
-	if want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}]} #"; !strings.HasPrefix(
+	if want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.0.255} {fd42:: " +
+		"fd42::ffff:ffff:ffff:ffff}]} #"; !strings.HasPrefix(
 		first,
 		want,
 	) {
@@ -242,7 +244,8 @@ func TestSyncReportsRejectedRoute(t *testing.T) {
 	l.must(err)
 	l.must(
 		l.h.RouteAdd(
-			&netlink.Route{Dst: host, Type: unix.RTN_UNREACHABLE, Scope: unix.RT_SCOPE_LINK, Protocol: unix.RTPROT_STATIC},
+			&netlink.Route{Dst: host, Type: unix.RTN_UNREACHABLE, Scope: unix.RT_SCOPE_LINK,
+				Protocol: unix.RTPROT_STATIC},
 		),
 	)
 	down := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "down"}, PeerName: "end"}

@@ -96,7 +96,8 @@ func listRoutes(h *netlink.Handle) (out []routes.Route, err error) {
 				r.Gw, r.LinkIndex = r.MultiPath[0].Gw, r.MultiPath[0].LinkIndex
 			}
 			via, _ := netip.AddrFromSlice(r.Gw)
-			out = append(out, routes.Route{Dst: p, NextHop: via.Unmap(), LinkIndex: r.LinkIndex, Protocol: int(r.Protocol)})
+			out = append(out, routes.Route{Dst: p, NextHop: via.Unmap(), LinkIndex: r.LinkIndex,
+				Protocol: int(r.Protocol)})
 		}
 	}
 	return out, nil

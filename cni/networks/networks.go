@@ -143,7 +143,9 @@ func (r *Request) capabilities(list *libcni.NetworkConfigList) (map[string]any, 
 		out["mac"] = r.MAC
 	}
 	for name := range out {
-		if !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities[name] }) {
+		if !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool {
+			return p.Network.Capabilities[name]
+		}) {
 			return nil, fmt.Errorf("network %q: no plugin has the capability %s", r.Name, name)
 		}
 	}
@@ -192,7 +194,8 @@ func (n *Networks) Attach(ctx context.Context, sandbox, netns string, pod *corev
 	for _, w := range wanted {
 		status, err := n.add(ctx, e, w)
 		if err != nil {
-			return planError(plan.Network, fmt.Errorf("attach network %q as %s: %w", w.Request.Name, w.Request.Interface, err))
+			return planError(plan.Network, fmt.Errorf("attach network %q as %s: %w", w.Request.Name,
+				w.Request.Interface, err))
 		}
 		done.Status = append(done.Status, status)
 	}

@@ -33,11 +33,13 @@ func TestRequests(t *testing.T) {
 		{"", nil, ""},
 		{"  ", nil, ""},
 		{"a", []Request{{Name: "a", Interface: "net1"}}, ""},
-		{"a, infra/b@data0", []Request{{Name: "a", Interface: "net1"}, {Name: "b", Namespace: "infra", Interface: "data0"}}, ""},
+		{"a, infra/b@data0", []Request{{Name: "a", Interface: "net1"},
+			{Name: "b", Namespace: "infra", Interface: "data0"}}, ""},
 		{"a,a", []Request{{Name: "a", Interface: "net1"}, {Name: "a", Interface: "net2"}}, ""},
 		{
 			`[{"name": "a", "interface": "x", "ips": ["10.1.0.7/24", "fd00::7"], "mac": "02:00:00:00:00:07"}]`,
-			[]Request{{Name: "a", Interface: "x", IPs: []string{"10.1.0.7/24", "fd00::7"}, MAC: "02:00:00:00:00:07"}}, "",
+			[]Request{{Name: "a", Interface: "x", IPs: []string{"10.1.0.7/24", "fd00::7"}, MAC: "02:00:00:00:00:07"}},
+			"",
 		},
 		{"[]", []Request{}, ""},
 		{`[{"name": "a", "default-route": ["10.0.0.1"]}]`, nil, `unknown field "default-route"`},
@@ -84,7 +86,8 @@ func FuzzRequests(f *testing.F) {
 		}
 		seen := map[string]bool{}
 		for _, r := range list {
-			if r.Name == "" || r.Interface == "" || strings.ContainsAny(r.Name+r.Interface, "/ \x00") || seen[r.Interface] {
+			if r.Name == "" || r.Interface == "" || strings.ContainsAny(r.Name+r.Interface, "/ \x00") ||
+				seen[r.Interface] {
 				t.Errorf("%q: %+v", text, list)
 			}
 			seen[r.Interface] = true
@@ -270,7 +273,8 @@ func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 		}
 		return nil
 	}
-	if !r.nets.ReportStatuses(report) || r.nets.ReportStatuses(report) || r.nets.ReportStatuses(report) || reports != 2 {
+	if !r.nets.ReportStatuses(report) || r.nets.ReportStatuses(report) || r.nets.ReportStatuses(report) ||
+		reports != 2 {
 		t.Errorf("got %d reports, want 2", reports)
 	}
 }

@@ -85,7 +85,8 @@ func TestCheckReportsChangedAttachment(t *testing.T) {
 	}
 	ip(t, "-n", id+"p", "addr", "flush", "dev", "data")
 	failures := n.Check(t.Context())
-	if len(failures) != 1 || failures[0].Pod.Name != "p" || !strings.Contains(failures[0].Message, `network "a" on data: `) {
+	if len(failures) != 1 || failures[0].Pod.Name != "p" ||
+		!strings.Contains(failures[0].Message, `network "a" on data: `) {
 		t.Errorf("%+v", failures)
 	}
 	if again := n.Check(t.Context()); len(again) > 0 {

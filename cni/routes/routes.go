@@ -306,7 +306,9 @@ func MergeRanges(ranges []netip.Prefix) []AddressRange {
 	for _, r := range ranges {
 		all = append(all, AddressRange{r.Masked().Addr(), lastAddress(r)})
 	}
-	slices.SortFunc(all, func(a, b AddressRange) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
+	slices.SortFunc(all, func(a, b AddressRange) int {
+		return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last))
+	})
 	var out []AddressRange
 	for _, s := range all {
 		if n := len(out); n > 0 && out[n-1].First.Is4() == s.First.Is4() && (s.First.Compare(out[n-1].Last) <= 0 ||

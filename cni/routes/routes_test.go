@@ -63,9 +63,13 @@ func TestRoutes(t *testing.T) {
 	}{
 		"a new node gets a route per family": {func(in *Input) { in.Nodes = []Node{b} },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, +fd42:0:0:1::/64 via fd00::2 dev 2, 1", ""},
-		"a family without local pod CIDRs gets no route": {func(in *Input) { in.Nodes, in.PodCIDRs = []Node{b}, nets("10.42.0.0/24") },
+		"a family without local pod CIDRs gets no route": {func(in *Input) {
+			in.Nodes, in.PodCIDRs = []Node{b}, nets("10.42.0.0/24")
+		},
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
-		"the first address on a network of the host is the next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1", "172.16.9.9")} },
+		"the first address on a network of the host is the next hop": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1", "172.16.9.9")}
+		},
 			"+10.42.1.0/24 via 172.16.9.9 dev 3, 1", ""},
 		"an existing route is kept": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol)}
@@ -77,47 +81,76 @@ func TestRoutes(t *testing.T) {
 			in.Routes = []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
 		}, "-10.42.1.0/24 via 10.0.0.2 dev 2, 0", ""},
 		"disabled, only berth's routes are removed": {func(in *Input) {
-			in.Enabled, in.Nodes, in.Routes = false, []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
+			in.Enabled, in.Nodes, in.Routes = false, []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol),
+				route("10.42.2.0/24", "10.0.0.3", 2, 4)}
 		}, "-10.42.1.0/24 via 10.0.0.2 dev 2, 0", ""},
 		"a foreign route with the same next hop is used": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, 4)}
 		}, "1", ""},
 		"a conflicting foreign route is kept and reported": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.7", 2, 4)}
-		}, "0", "b: conflicting route 10.42.1.0/24 via 10.0.0.7 to eth0 (protocol 4) of another component: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
+		}, "0", "b: conflicting route 10.42.1.0/24 via 10.0.0.7 to eth0 (protocol 4) of another component: pods in " +
+			"10.42.1.0/24 should be reached via 10.0.0.2"},
 		"a foreign route to a part of the range is reported": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.128/25", "", 3, 2)}
-		}, "+10.42.1.0/24 via 10.0.0.2 dev 2, 0", "b: conflicting route 10.42.1.128/25 to eth1 (protocol 2) of another component: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
-		"a node behind a router is unreachable": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1")} },
-			"0", "b: node address 192.0.2.1 is not on a network of this host: pods in 10.42.1.0/24 are reachable only through routers with a route to them"},
-		"an address of this host is not a next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")} },
+		}, "+10.42.1.0/24 via 10.0.0.2 dev 2, 0", "b: conflicting route 10.42.1.128/25 to eth1 (protocol 2) of " +
+			"another component: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
+		"a node behind a router is unreachable": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1")}
+		},
+			"0", "b: node address 192.0.2.1 is not on a network of this host: pods in 10.42.1.0/24 are reachable " +
+				"only through routers with a route to them"},
+		"an address of this host is not a next hop": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")}
+		},
 			"0", "b: node address 10.0.0.1 is an address of this host on eth0: pods in 10.42.1.0/24 are unreachable"},
 		"another address of this host is not a next hop": {func(in *Input) {
 			in.Links[0].Prefixes = append(in.Links[0].Prefixes, nets("10.0.0.9/32", "fd00::9/64")...)
-			in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.9", "fd00::9"), node("c", 1, "10.42.2.0/24", "10.0.0.3")}
-		}, "+10.42.2.0/24 via 10.0.0.3 dev 2, 1", "b: node address 10.0.0.9 is an address of this host on eth0: pods in 10.42.1.0/24 are unreachable\n" +
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.9", "fd00::9"),
+				node("c", 1, "10.42.2.0/24", "10.0.0.3")}
+		}, "+10.42.2.0/24 via 10.0.0.3 dev 2, 1", "b: node address 10.0.0.9 is an address of this host on eth0: pods " +
+			"in 10.42.1.0/24 are unreachable\n" +
 			"b: node address fd00::9 is an address of this host on eth0: pods in fd42:0:0:1::/64 are unreachable"},
-		"an address of this host on another network is not a next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "172.16.0.1")} },
+		"an address of this host on another network is not a next hop": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "172.16.0.1")}
+		},
 			"0", "b: node address 172.16.0.1 is an address of this host on eth1: pods in 10.42.1.0/24 are unreachable"},
-		"a broadcast address is not a next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255")} },
-			"0", "b: node address 10.0.0.255 is the broadcast address of 10.0.0.0/24 on eth0: pods in 10.42.1.0/24 are unreachable"},
-		"a later usable address is used": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255", "10.0.0.2")} },
+		"a broadcast address is not a next hop": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255")}
+		},
+			"0", "b: node address 10.0.0.255 is the broadcast address of 10.0.0.0/24 on eth0: pods in 10.42.1.0/24 " +
+				"are unreachable"},
+		"a later usable address is used": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255", "10.0.0.2")}
+		},
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
 		"a network of two addresses has no broadcast address": {func(in *Input) {
 			in.Links[0].Prefixes, in.Nodes = nets("10.0.0.0/31"), []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")}
 		}, "+10.42.1.0/24 via 10.0.0.1 dev 2, 1", ""},
-		"an address of a pod is not a next hop": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.42.0.7")} },
-			"0", "b: node address 10.42.0.7 is not on a network of this host: pods in 10.42.1.0/24 are reachable only through routers with a route to them"},
-		"a node without an address of the family is reported": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "fd00::2")} },
+		"an address of a pod is not a next hop": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.42.0.7")}
+		},
+			"0", "b: node address 10.42.0.7 is not on a network of this host: pods in 10.42.1.0/24 are reachable " +
+				"only through routers with a route to them"},
+		"a node without an address of the family is reported": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "fd00::2")}
+		},
 			"0", "b: the node has no address in the family of its pod CIDR 10.42.1.0/24"},
-		"a range that contains the host's network is rejected": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.0.0.0/8", "10.0.0.2")} },
+		"a range that contains the host's network is rejected": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "10.0.0.0/8", "10.0.0.2")}
+		},
 			"0", "b: pod CIDR 10.0.0.0/8 overlaps that of this node, 10.42.0.0/24"},
-		"a range inside the host's network is rejected": {func(in *Input) { in.Nodes = []Node{node("b", 1, "172.16.3.0/24", "10.0.0.2")} },
+		"a range inside the host's network is rejected": {func(in *Input) {
+			in.Nodes = []Node{node("b", 1, "172.16.3.0/24", "10.0.0.2")}
+		},
 			"0", "b: pod CIDR 172.16.3.0/24 overlaps the network 172.16.0.0/16 of eth1"},
 		"the node that registered first keeps an overlapping range": {func(in *Input) {
 			in.Nodes = []Node{node("a", 9, "10.42.1.0/24", "10.0.0.9"), node("b", 1, "10.42.1.0/25", "10.0.0.2")}
-		}, "+10.42.1.0/25 via 10.0.0.2 dev 2, 1", "a: pod CIDR 10.42.1.0/24 overlaps that of another node, 10.42.1.0/25"},
-		"a node without pod CIDRs needs no routes": {func(in *Input) { in.PodCIDRs, in.Nodes = nil, []Node{b4} }, "0", ""},
+		}, "+10.42.1.0/25 via 10.0.0.2 dev 2, 1", "a: pod CIDR 10.42.1.0/24 overlaps that of another node, " +
+			"10.42.1.0/25"},
+		"a node without pod CIDRs needs no routes": {func(in *Input) {
+			in.PodCIDRs, in.Nodes = nil, []Node{b4}
+		}, "0", ""},
 	} {
 		in := host()
 		row.change(&in)
@@ -170,7 +203,8 @@ func TestMasquerading(t *testing.T) {
 		node("bad", 3, "172.16.3.0/24", "10.0.0.3"),
 	}
 	p := Decide(in)
-	want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.1.255} {10.42.3.0 10.42.3.255} {fd42:: fd42::1:ffff:ffff:ffff:ffff}]}"
+	want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.1.255} {10.42.3.0 " +
+		"10.42.3.255} {fd42:: fd42::1:ffff:ffff:ffff:ffff}]}"
 	if got := fmt.Sprint(p.Masquerade); got != want || !p.MasqueradeChanged {
 		t.Errorf("got %s (change: %t)\nwant %s", got, p.MasqueradeChanged, want)
 	}
@@ -186,12 +220,13 @@ func TestMasquerading(t *testing.T) {
 
 func TestMergeRanges(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                      "[]",
-		"10.0.0.0/24 10.0.2.0/24":               "[{10.0.0.0 10.0.0.255} {10.0.2.0 10.0.2.255}]",
-		"10.0.1.0/24 10.0.0.0/24":               "[{10.0.0.0 10.0.1.255}]",
-		"10.0.0.0/8 10.1.0.0/16 11.0.0.0/8":     "[{10.0.0.0 11.255.255.255}]",
-		"255.255.255.0/24 ::/64":                "[{255.255.255.0 255.255.255.255} {:: ::ffff:ffff:ffff:ffff}]",
-		"ffff:ffff:ffff:ffff::/64 0.0.0.0/0":    "[{0.0.0.0 255.255.255.255} {ffff:ffff:ffff:ffff:: ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff}]",
+		"":                                  "[]",
+		"10.0.0.0/24 10.0.2.0/24":           "[{10.0.0.0 10.0.0.255} {10.0.2.0 10.0.2.255}]",
+		"10.0.1.0/24 10.0.0.0/24":           "[{10.0.0.0 10.0.1.255}]",
+		"10.0.0.0/8 10.1.0.0/16 11.0.0.0/8": "[{10.0.0.0 11.255.255.255}]",
+		"255.255.255.0/24 ::/64":            "[{255.255.255.0 255.255.255.255} {:: ::ffff:ffff:ffff:ffff}]",
+		"ffff:ffff:ffff:ffff::/64 0.0.0.0/0": "[{0.0.0.0 255.255.255.255} {ffff:ffff:ffff:ffff:: " +
+			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff}]",
 		"10.0.0.0/25 10.0.0.128/25 10.0.1.0/30": "[{10.0.0.0 10.0.1.3}]",
 	} {
 		if got := fmt.Sprint(MergeRanges(nets(strings.Fields(text)...))); got != want {
@@ -231,7 +266,9 @@ func TestDecideConverges(t *testing.T) {
 				2,
 				[]int{Protocol, 4}[rnd.IntN(2)],
 			)
-			if !slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol }) {
+			if !slices.ContainsFunc(in.Routes, func(o Route) bool {
+				return o.Dst == r.Dst && o.Protocol == r.Protocol
+			}) {
 				in.Routes = append(in.Routes, r)
 			}
 		}
@@ -260,7 +297,8 @@ func TestDecideConverges(t *testing.T) {
 			if slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Dst == r.Dst }) {
 				t.Fatalf("seed %d: a second route to %s", seed, r.Dst)
 			}
-			if slices.ContainsFunc(in.PodCIDRs, r.Dst.Overlaps) || r.Dst.Overlaps(netip.MustParsePrefix("10.0.0.0/24")) {
+			if slices.ContainsFunc(in.PodCIDRs, r.Dst.Overlaps) ||
+				r.Dst.Overlaps(netip.MustParsePrefix("10.0.0.0/24")) {
 				t.Fatalf("seed %d: %s overlaps local addresses", seed, r.Dst)
 			}
 			in.Routes = append(in.Routes, r)

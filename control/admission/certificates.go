@@ -59,8 +59,9 @@ func (s *signerPermission) Validate(ctx context.Context, a admission.Attributes,
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
 		d, _, err := s.authorizer.Authorize(ctx, authorizer.AttributesRecord{
-			User: a.GetUserInfo(), Verb: s.verb, APIGroup: certificatesv1.GroupName, APIVersion: "*", Resource: "signers",
-			Name: name, ResourceRequest: true,
+			User: a.GetUserInfo(), Verb: s.verb, APIGroup: certificatesv1.GroupName, APIVersion: "*",
+			Resource: "signers",
+			Name:     name, ResourceRequest: true,
 		})
 		if err == nil && d == authorizer.DecisionAllow {
 			return nil
@@ -134,7 +135,8 @@ func (b *bootstrapTokenUse) Validate(ctx context.Context, a admission.Attributes
 		return admission.NewForbidden(a, fmt.Errorf("failed to parse CSR: %w", err))
 	}
 	sum := sha256.Sum256(parsed.RawSubjectPublicKeyInfo)
-	if err := b.tokens.Claim(ctx, id, parsed.Subject.CommonName+" "+hex.EncodeToString(sum[:]), a.IsDryRun()); err != nil {
+	if err := b.tokens.Claim(ctx, id, parsed.Subject.CommonName+" "+hex.EncodeToString(sum[:]),
+		a.IsDryRun()); err != nil {
 		return admission.NewForbidden(a, err)
 	}
 	return nil

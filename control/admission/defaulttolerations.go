@@ -29,7 +29,8 @@ func (tolerations) Admit(_ context.Context, a admission.Attributes, _ admission.
 		}
 		seconds := defaultTolerationSeconds
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
-			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+			TolerationSeconds: &seconds,
 		})
 	}
 	return nil

@@ -48,7 +48,8 @@ func (d *deviceClaims) Validate(ctx context.Context, a admission.Attributes, _ a
 		}
 	case *resourcev1.ResourceClaimTemplate:
 		if a.GetOperation() == admission.Create {
-			return d.requireAdminNamespace(ctx, a, adminAccessRequest(spec.Child("spec", "devices"), &o.Spec.Spec.Devices))
+			return d.requireAdminNamespace(ctx, a, adminAccessRequest(spec.Child("spec", "devices"),
+				&o.Spec.Spec.Devices))
 		}
 	}
 	return nil
@@ -110,8 +111,9 @@ func (d *deviceClaims) validateStatus(ctx context.Context, a admission.Attribute
 	same := equality.Semantic.DeepEqual
 	if !same(now.Status.Allocation, old.Status.Allocation) || !same(now.Status.ReservedFor, old.Status.ReservedFor) {
 		if !d.allowed(ctx, a, verb, resourcev1.SubresourceBinding, now.Name) {
-			return admission.NewForbidden(a, fmt.Errorf("changing status.allocation or status.reservedFor requires the "+
-				"permission to %s resourceclaims/%s", verb, resourcev1.SubresourceBinding))
+			return admission.NewForbidden(a,
+				fmt.Errorf("changing status.allocation or status.reservedFor requires the "+
+					"permission to %s resourceclaims/%s", verb, resourcev1.SubresourceBinding))
 		}
 	}
 	oldDevices := byDriver(stillAllocated(old.Status.Devices, now.Status.Allocation))
@@ -120,10 +122,11 @@ func (d *deviceClaims) validateStatus(ctx context.Context, a admission.Attribute
 		if same(oldDevices[driver], newDevices[driver]) || d.mayUpdateDriver(ctx, a, verb, driver, old) {
 			continue
 		}
-		return admission.NewForbidden(a, fmt.Errorf("changing status.devices of driver %s requires the permission to %s%s "+
-			"or, on the claim's node, to %s%s resourceclaims/%s of that name",
-			driver, resourcev1.VerbPrefixArbitraryNode, verb, resourcev1.VerbPrefixAssociatedNode, verb,
-			resourcev1.SubresourceDriver))
+		return admission.NewForbidden(a,
+			fmt.Errorf("changing status.devices of driver %s requires the permission to %s%s "+
+				"or, on the claim's node, to %s%s resourceclaims/%s of that name",
+				driver, resourcev1.VerbPrefixArbitraryNode, verb, resourcev1.VerbPrefixAssociatedNode, verb,
+				resourcev1.SubresourceDriver))
 	}
 	return nil
 }
@@ -151,7 +154,8 @@ func onClaimNode(u user.Info, claim *resourcev1.ResourceClaim) bool {
 	}
 	return slices.ContainsFunc(claim.Status.Allocation.NodeSelector.NodeSelectorTerms[0].MatchFields,
 		func(r corev1.NodeSelectorRequirement) bool {
-			return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn && slices.Equal(r.Values, nodes)
+			return r.Key == metav1.ObjectNameField && r.Operator == corev1.NodeSelectorOpIn &&
+				slices.Equal(r.Values, nodes)
 		})
 }
 

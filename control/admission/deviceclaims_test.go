@@ -34,7 +34,8 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 	}
 	withStatus := func(driver string) func(*resourcev1.ResourceClaim) {
 		return func(c *resourcev1.ResourceClaim) {
-			c.Status.Devices = append(c.Status.Devices, resourcev1.AllocatedDeviceStatus{Driver: driver, Pool: "p", Device: "d"})
+			c.Status.Devices = append(c.Status.Devices, resourcev1.AllocatedDeviceStatus{Driver: driver, Pool: "p",
+				Device: "d"})
 		}
 	}
 	noStatus := func(c *resourcev1.ResourceClaim) { c.Status.Devices = nil }
@@ -58,23 +59,29 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 		{"an account on the claim's node", account("n1"), "associated-node:update driver/gpu", claim(),
 			claim(withStatus("gpu")),
 			true},
-		{"an account on another node", account("n2"), "associated-node:update driver/gpu", claim(), claim(withStatus("gpu")),
+		{"an account on another node", account("n2"), "associated-node:update driver/gpu", claim(),
+			claim(withStatus("gpu")),
 			false},
 		{"an account on a node, for a claim without a node", account("n1"), "associated-node:update driver/gpu",
 			claim(anywhere), claim(anywhere, withStatus("gpu")), false},
 		{"a user with an account's extra", &user.DefaultInfo{Name: "ann", Extra: map[string][]string{
-			serviceaccount.NodeNameKey: {"n1"}}}, "associated-node:update driver/gpu", claim(), claim(withStatus("gpu")), false},
+			serviceaccount.NodeNameKey: {"n1"}}}, "associated-node:update driver/gpu", claim(),
+			claim(withStatus("gpu")), false},
 		{"a controller", account("n2"), "arbitrary-node:update driver/gpu", claim(), claim(withStatus("gpu")), true},
-		{"a driver for another driver", account("n1"), "associated-node:update driver/gpu", claim(), claim(noStatus), false},
-		{"a driver that allocates", account("n1"), "associated-node:update driver/gpu", claim(), claim(reserved), false},
+		{"a driver for another driver", account("n1"), "associated-node:update driver/gpu", claim(), claim(noStatus),
+			false},
+		{"a driver that allocates", account("n1"), "associated-node:update driver/gpu", claim(), claim(reserved),
+			false},
 		{"a scheduler", account("n2"), "update binding/c", claim(), claim(reserved), true},
 		{"a scheduler that releases devices", account("n2"), "update binding/c", claim(), claim(freed), true},
-		{"a scheduler that removes a driver's status", account("n2"), "update binding/c", claim(), claim(noStatus), false},
+		{"a scheduler that removes a driver's status", account("n2"), "update binding/c", claim(), claim(noStatus),
+			false},
 	} {
 		c := newTestConfig(t)
 		c.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision,
 			string, error) {
-			if a.GetAPIGroup() == "resource.k8s.io" && a.GetResource() == "resourceclaims" && a.GetNamespace() == "ns" &&
+			if a.GetAPIGroup() == "resource.k8s.io" && a.GetResource() == "resourceclaims" &&
+				a.GetNamespace() == "ns" &&
 				a.GetVerb()+" "+a.GetSubresource()+"/"+a.GetName() == row.permission {
 				return authorizer.DecisionAllow, "", nil
 			}
@@ -86,7 +93,8 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 		}
 		err := p.Validate(t.Context(), admission.NewAttributesRecord(row.now, row.old,
 			resourcev1.SchemeGroupVersion.WithKind("ResourceClaim"), "ns", "c",
-			resourcev1.SchemeGroupVersion.WithResource("resourceclaims"), "status", admission.Update, &metav1.UpdateOptions{},
+			resourcev1.SchemeGroupVersion.WithResource("resourceclaims"), "status", admission.Update,
+			&metav1.UpdateOptions{},
 			false, row.requester), nil)
 		if (err == nil) != row.want || err != nil && !strings.Contains(err.Error(), "requires the permission") {
 			t.Errorf("%s: got %v", row.name, err)

@@ -27,7 +27,8 @@ type escalation struct {
 }
 
 func newEscalation(c Config) (admission.Interface, error) {
-	return &escalation{admission.NewHandler(admission.Create, admission.Update), c.RBAC, c.Client.RbacV1(), c.Authorizer},
+	return &escalation{admission.NewHandler(admission.Create, admission.Update), c.RBAC, c.Client.RbacV1(),
+			c.Authorizer},
 		nil
 }
 
@@ -50,7 +51,8 @@ func (e *escalation) Validate(ctx context.Context, a admission.Attributes, _ adm
 		}
 		return e.clusterRole(ctx, a, o, aggregates(o) || old != nil && aggregates(old))
 	case *rbacv1.RoleBinding:
-		if old, ok := a.GetOldObject().(*rbacv1.RoleBinding); ok && equality.Semantic.DeepEqual(old.RoleRef, o.RoleRef) &&
+		if old, ok := a.GetOldObject().(*rbacv1.RoleBinding); ok &&
+			equality.Semantic.DeepEqual(old.RoleRef, o.RoleRef) &&
 			equality.Semantic.DeepEqual(old.Subjects, o.Subjects) {
 			return nil
 		}
@@ -103,7 +105,8 @@ func (e *escalation) clusterRole(ctx context.Context, a admission.Attributes, o 
 		return nil
 	}
 	if err := e.rbac.ConfirmNoEscalation(a.GetUserInfo(), "", all); err != nil {
-		return admission.NewForbidden(a, fmt.Errorf("must have cluster-admin privileges to use an aggregationRule: %w", err))
+		return admission.NewForbidden(a, fmt.Errorf("must have cluster-admin privileges to use an aggregationRule: %w",
+			err))
 	}
 	return nil
 }

@@ -41,7 +41,8 @@ const (
 
 func newLimitRanger(c Config) (admission.Interface, error) {
 	return &limitRanger{
-		admission.NewHandler(admission.Create, admission.Update), c.Informers.Core().V1().LimitRanges().Lister(), c.Client,
+		admission.NewHandler(admission.Create, admission.Update), c.Informers.Core().V1().LimitRanges().Lister(),
+		c.Client,
 		cache.NewLRUExpireCache(emptySize),
 	}, nil
 }
@@ -236,11 +237,13 @@ func checkBounds(item corev1.LimitRangeItem, requests, limits corev1.ResourceLis
 			errs = append(errs, fmt.Errorf("minimum %s usage per %s is %s.  No request is specified", name, item.Type,
 				low.String()))
 		case request.Cmp(low) < 0:
-			errs = append(errs, fmt.Errorf("minimum %s usage per %s is %s, but request is %s", name, item.Type, low.String(),
+			errs = append(errs, fmt.Errorf("minimum %s usage per %s is %s, but request is %s", name, item.Type,
+				low.String(),
 				q.String()))
 		}
 		if limit, ok := limits[name]; ok && limit.Cmp(low) < 0 {
-			errs = append(errs, fmt.Errorf("minimum %s usage per %s is %s, but limit is %s", name, item.Type, low.String(),
+			errs = append(errs, fmt.Errorf("minimum %s usage per %s is %s, but limit is %s", name, item.Type,
+				low.String(),
 				limit.String()))
 		}
 	}
@@ -254,11 +257,13 @@ func checkBounds(item corev1.LimitRangeItem, requests, limits corev1.ResourceLis
 			errs = append(errs, fmt.Errorf("maximum %s usage per %s is %s.  No limit is specified", name, item.Type,
 				high.String()))
 		case limit.Cmp(high) > 0:
-			errs = append(errs, fmt.Errorf("maximum %s usage per %s is %s, but limit is %s", name, item.Type, high.String(),
+			errs = append(errs, fmt.Errorf("maximum %s usage per %s is %s, but limit is %s", name, item.Type,
+				high.String(),
 				limit.String()))
 		}
 		if hasRequest && request.Cmp(high) > 0 {
-			errs = append(errs, fmt.Errorf("maximum %s usage per %s is %s, but request is %s", name, item.Type, high.String(),
+			errs = append(errs, fmt.Errorf("maximum %s usage per %s is %s, but request is %s", name, item.Type,
+				high.String(),
 				request.String()))
 		}
 	}
@@ -275,7 +280,8 @@ func checkRatio(item corev1.LimitRangeItem, name corev1.ResourceName, requests, 
 	request, limit := requests[name], limits[name]
 	switch {
 	case request.IsZero():
-		return fmt.Errorf("%s max limit to request ratio per %s is %s, but no request is specified or request is 0", name,
+		return fmt.Errorf("%s max limit to request ratio per %s is %s, but no request is specified or request is 0",
+			name,
 			item.Type, most.String())
 	case limit.IsZero():
 		return fmt.Errorf("%s max limit to request ratio per %s is %s, but no limit is specified or limit is 0", name,

@@ -36,7 +36,8 @@ type nodeRestriction struct {
 }
 
 func newNodeRestriction(c Config) (admission.Interface, error) {
-	return &nodeRestriction{admission.NewHandler(admission.Create, admission.Update, admission.Delete), c.Client, c.GetPod,
+	return &nodeRestriction{admission.NewHandler(admission.Create, admission.Update, admission.Delete), c.Client,
+		c.GetPod,
 		c.Authorizer, c.Audience}, nil
 }
 
@@ -106,7 +107,8 @@ func (n *nodeRestriction) pods(ctx context.Context, node string, a admission.Att
 		}
 		// The listed claims become readable to the node.
 		if !equality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) ||
-			!equality.Semantic.DeepEqual(old.Status.ExtendedResourceClaimStatus, pod.Status.ExtendedResourceClaimStatus) {
+			!equality.Semantic.DeepEqual(old.Status.ExtendedResourceClaimStatus,
+				pod.Status.ExtendedResourceClaimStatus) {
 			return fmt.Errorf("node %q cannot update resource claim statuses", node)
 		}
 		return nil
@@ -265,7 +267,8 @@ func (n *nodeRestriction) claims(node string, a admission.Attributes) error {
 	}
 	old, now = old.DeepCopy(), now.DeepCopy()
 	for _, c := range []*corev1.PersistentVolumeClaim{old, now} {
-		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResources, c.Status.AllocatedResourceStatuses = nil, nil,
+		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResources, c.Status.AllocatedResourceStatuses = nil,
+			nil,
 			nil, nil
 		c.ManagedFields, c.ResourceVersion = nil, ""
 	}

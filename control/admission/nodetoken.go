@@ -14,7 +14,8 @@ import (
 func (n *nodeRestriction) token(ctx context.Context, node string, a admission.Attributes) error {
 	r, ok := a.GetObject().(*authenticationv1.TokenRequest)
 	if a.GetSubresource() != "token" || a.GetOperation() != admission.Create || !ok {
-		return fmt.Errorf("unexpected operation %q on serviceaccounts/%s by node %q", a.GetOperation(), a.GetSubresource(),
+		return fmt.Errorf("unexpected operation %q on serviceaccounts/%s by node %q", a.GetOperation(),
+			a.GetSubresource(),
 			node)
 	}
 	ref := r.Spec.BoundObjectRef
@@ -29,7 +30,8 @@ func (n *nodeRestriction) token(ctx context.Context, node string, a admission.At
 		return err
 	}
 	if ref.UID != pod.UID {
-		return fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might "+
+		return fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The "+
+			"object might "+
 			"have been deleted and then recreated", ref.UID)
 	}
 	if pod.Spec.NodeName != node {
@@ -63,12 +65,14 @@ func (n *nodeRestriction) validateAudience(ctx context.Context, a admission.Attr
 		}
 	}
 	d, _, err := n.authorizer.Authorize(ctx, authorizer.AttributesRecord{
-		User: a.GetUserInfo(), Verb: "request-serviceaccounts-token-audience", Namespace: a.GetNamespace(), APIVersion: "*",
-		Resource: want, Name: a.GetName(), ResourceRequest: true,
+		User: a.GetUserInfo(), Verb: "request-serviceaccounts-token-audience", Namespace: a.GetNamespace(),
+		APIVersion: "*",
+		Resource:   want, Name: a.GetName(), ResourceRequest: true,
 	})
 	if err == nil && d == authorizer.DecisionAllow {
 		return nil
 	}
-	return fmt.Errorf("audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience",
+	return fmt.Errorf("audience %q not found in pod spec volume, %s is not authorized to request tokens for "+
+		"this audience",
 		want, a.GetUserInfo().GetName())
 }

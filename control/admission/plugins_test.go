@@ -95,7 +95,8 @@ func TestLimitRangerDefaultsAndBounds(t *testing.T) {
 	container := corev1.LimitRangeItem{
 		Type: corev1.LimitTypeContainer, Default: resources("cpu", "500m", "memory", "256Mi"),
 		DefaultRequest: resources("cpu", "100m"),
-		Min:            resources("cpu", "50m"), Max: resources("cpu", "2"), MaxLimitRequestRatio: resources("cpu", "10"),
+		Min:            resources("cpu", "50m"), Max: resources("cpu", "2"),
+		MaxLimitRequestRatio: resources("cpu", "10"),
 	}
 	p := newTestPlugin(t, newLimitRanger, newTestConfig(t,
 		&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}, Spec: corev1.LimitRangeSpec{
@@ -130,7 +131,8 @@ func TestLimitRangerDefaultsAndBounds(t *testing.T) {
 			`pods "p" is forbidden: [minimum cpu usage per Container is 50m, but request is 10m, ` +
 				`minimum cpu usage per Container is 50m, but limit is 20m]`},
 		{podWith(resources("cpu", "50m"), resources("cpu", "2")),
-			`pods "p" is forbidden: cpu max limit to request ratio per Container is 10, but provided ratio is 40.000000`},
+			`pods "p" is forbidden: cpu max limit to request ratio per Container is 10, but provided ratio ` +
+				`is 40.000000`},
 		{podWith(resources("memory", "1Gi"), resources("memory", "2Gi")),
 			`pods "p" is forbidden: maximum memory usage per Pod is 1Gi, but limit is 2Gi`},
 	} {
@@ -210,7 +212,8 @@ func TestPriorityResolvesClass(t *testing.T) {
 	t.Parallel()
 	never := corev1.PreemptNever
 	named := func(name string, value int32, byDefault bool) *schedulingv1.PriorityClass {
-		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, GlobalDefault: byDefault,
+		return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value,
+			GlobalDefault:    byDefault,
 			PreemptionPolicy: &never}
 	}
 	p := newTestPlugin(t, newPriority, newTestConfig(t, named("high", 1000, false), named("default-class", 7, true)))
@@ -227,7 +230,8 @@ func TestPriorityResolvesClass(t *testing.T) {
 	}
 	nine := int32(9)
 	if _, err := admitPod(t, p, pod("high", &nine)); err == nil || !strings.Contains(err.Error(),
-		"the integer value of priority (9) must not be provided in pod spec; priority admission controller computed 1000 "+
+		"the integer value of priority (9) must not be provided in pod spec; priority admission controller "+
+			"computed 1000 "+
 			"from the given PriorityClass name") {
 		t.Errorf("explicit priority: %v", err)
 	}
@@ -237,7 +241,8 @@ func TestPriorityResolvesClass(t *testing.T) {
 	if !ok {
 		t.Fatal("the plugin does not mutate")
 	}
-	if err := m.Admit(t.Context(), admission.NewAttributesRecord(updated, old, corev1.SchemeGroupVersion.WithKind("Pod"),
+	if err := m.Admit(t.Context(), admission.NewAttributesRecord(updated, old,
+		corev1.SchemeGroupVersion.WithKind("Pod"),
 		"ns", "p", corev1.SchemeGroupVersion.WithResource("pods"), "",
 		admission.Update, &metav1.UpdateOptions{}, false, &user.DefaultInfo{Name: "ann"}), nil); err != nil ||
 		updated.Spec.Priority != &nine || updated.Spec.PreemptionPolicy != &never {
@@ -256,7 +261,8 @@ func TestPriorityResolvesClass(t *testing.T) {
 func TestRuntimeClassSetsOverhead(t *testing.T) {
 	t.Parallel()
 	p := newTestPlugin(t, newRuntimeClasses, newTestConfig(t, &nodev1.RuntimeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata", Overhead: &nodev1.Overhead{PodFixed: resources("memory",
+		ObjectMeta: metav1.ObjectMeta{Name: "vm"}, Handler: "kata",
+		Overhead: &nodev1.Overhead{PodFixed: resources("memory",
 			"64Mi")},
 		Scheduling: &nodev1.Scheduling{NodeSelector: map[string]string{"kvm": "yes"}, Tolerations: []corev1.Toleration{
 			{Key: "vm"}}},
@@ -279,7 +285,8 @@ func TestRuntimeClassSetsOverhead(t *testing.T) {
 		{corev1.PodSpec{RuntimeClassName: &vm, NodeSelector: map[string]string{"kvm": "no"}},
 			"conflict: runtimeClass.scheduling.nodeSelector[kvm] = yes; pod.spec.nodeSelector[kvm] = no"},
 	} {
-		if _, err := admitPod(t, p, &corev1.Pod{Spec: row.spec}); err == nil || !strings.HasSuffix(err.Error(), row.want) {
+		if _, err := admitPod(t, p, &corev1.Pod{Spec: row.spec}); err == nil ||
+			!strings.HasSuffix(err.Error(), row.want) {
 			t.Errorf("got  %v\nwant %s", err, row.want)
 		}
 	}
@@ -287,7 +294,8 @@ func TestRuntimeClassSetsOverhead(t *testing.T) {
 
 func TestForbiddenNodeLabels(t *testing.T) {
 	t.Parallel()
-	old := map[string]string{"kubernetes.io/hostname": "x", "node-restriction.kubernetes.io/a": "1", "example.com/a": "1"}
+	old := map[string]string{"kubernetes.io/hostname": "x", "node-restriction.kubernetes.io/a": "1",
+		"example.com/a": "1"}
 	now := map[string]string{
 		"kubernetes.io/hostname": "y", "example.com/a": "2", "plain": "1", "topology.kubernetes.io/zone": "z",
 		"node.kubernetes.io/instance-type": "big",
@@ -330,7 +338,8 @@ func TestTopologyLabelsAreCopiedToPod(t *testing.T) {
 		}
 	}
 	for _, at := range []struct{ resource, sub string }{{"pods", "binding"}, {"bindings", ""}} {
-		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"a": "b"}},
+		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns",
+			Labels: map[string]string{"a": "b"}},
 			Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}
 		a := admission.NewAttributesRecord(b, nil, corev1.SchemeGroupVersion.WithKind("Binding"), "ns", "p",
 			corev1.SchemeGroupVersion.WithResource(at.resource), at.sub,
@@ -416,7 +425,8 @@ func TestNodeRestrictionRejectsPodCIDRChange(t *testing.T) {
 func TestQuotaEvaluatorsMatchResourceNames(t *testing.T) {
 	t.Parallel()
 	all := []corev1.ResourceName{
-		"pods", "count/pods", "cpu", "requests.memory", "limits.cpu", "requests.nvidia.com/gpu", "hugepages-2Mi", "services",
+		"pods", "count/pods", "cpu", "requests.memory", "limits.cpu", "requests.nvidia.com/gpu", "hugepages-2Mi",
+		"services",
 		"services.nodeports",
 		"persistentvolumeclaims", "requests.storage", "gold.storageclass.storage.k8s.io/requests.storage",
 		"count/deployments.apps", "configmaps",
@@ -557,7 +567,8 @@ func TestQuotaChecksPodEnteringScope(t *testing.T) {
 		quotas   []corev1.ResourceQuota
 		want     string
 	}{
-		{"a deadline", pod(0), pod(9), []corev1.ResourceQuota{notTerminating, terminating}, "exceeded quota: terminating"},
+		{"a deadline", pod(0), pod(9), []corev1.ResourceQuota{notTerminating, terminating},
+			"exceeded quota: terminating"},
 		{"a deadline, with quotas that already cover the pod", pod(0), pod(9), []corev1.ResourceQuota{
 			notTerminating, unscoped}, ""},
 		{"an earlier deadline", pod(9), pod(8), []corev1.ResourceQuota{terminating, unscoped}, ""},
@@ -627,7 +638,8 @@ func TestLimitRangerIgnoresDeletedObjects(t *testing.T) {
 	claim := func(deleted *metav1.Time) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", DeletionTimestamp: deleted},
-			Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: resources("storage",
+			Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: resources(
+				"storage",
 				"10Gi")}},
 		}
 	}
@@ -639,7 +651,8 @@ func TestLimitRangerIgnoresDeletedObjects(t *testing.T) {
 	} {
 		a := admission.NewAttributesRecord(claim(deleted), claim(deleted),
 			corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), "ns", "c",
-			corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "", admission.Update, &metav1.UpdateOptions{},
+			corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "", admission.Update,
+			&metav1.UpdateOptions{},
 			false, &user.DefaultInfo{Name: "ann"})
 		if got := fmt.Sprint(p.(admission.ValidationInterface).Validate(t.Context(), a, nil)); got != want {
 			t.Errorf("being deleted: %t: got %s, want %s", deleted != nil, got, want)

@@ -36,7 +36,8 @@ func newPodSecurity(c Config) (admission.Interface, error) {
 	}
 	core := c.Informers.Core().V1()
 	library := &podsecurityadmission.Admission{
-		Configuration: config, Evaluator: evaluator, Metrics: metrics.NewPrometheusRecorder(podsecurityapi.GetAPIVersion()),
+		Configuration: config, Evaluator: evaluator,
+		Metrics:          metrics.NewPrometheusRecorder(podsecurityapi.GetAPIVersion()),
 		PodSpecExtractor: podsecurityadmission.DefaultPodSpecExtractor{},
 		NamespaceGetter:  podsecurityadmission.NamespaceGetterFromListerAndClient(core.Namespaces().Lister(), c.Client),
 		PodLister:        podsecurityadmission.PodListerFromInformer(core.Pods().Lister()),
@@ -44,13 +45,15 @@ func newPodSecurity(c Config) (admission.Interface, error) {
 	if err := library.CompleteConfiguration(); err != nil {
 		return nil, err
 	}
-	return &podSecurity{admission.NewHandler(admission.Create, admission.Update), library}, library.ValidateConfiguration()
+	return &podSecurity{admission.NewHandler(admission.Create, admission.Update), library},
+		library.ValidateConfiguration()
 }
 
 // Validate checks namespaces, pods, and objects with a pod template.
 func (p *podSecurity) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	gr := a.GetResource().GroupResource()
-	if gr != corev1.Resource("namespaces") && gr != corev1.Resource("pods") && !p.library.PodSpecExtractor.HasPodSpec(gr) {
+	if gr != corev1.Resource("namespaces") && gr != corev1.Resource("pods") &&
+		!p.library.PodSpecExtractor.HasPodSpec(gr) {
 		return nil
 	}
 	response := p.library.Validate(ctx, &podsecurityapi.AttributesRecord{

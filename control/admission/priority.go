@@ -46,12 +46,14 @@ func (p *priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 		return err
 	}
 	if have := pod.Spec.Priority; have != nil && *have != value {
-		return admission.NewForbidden(a, fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; "+
-			"priority admission controller computed %d from the given PriorityClass name", *have, value))
+		return admission.NewForbidden(a,
+			fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; "+
+				"priority admission controller computed %d from the given PriorityClass name", *have, value))
 	}
 	if have := pod.Spec.PreemptionPolicy; have != nil && *have != policy {
-		return admission.NewForbidden(a, fmt.Errorf("the string value of PreemptionPolicy (%s) must not be provided in "+
-			"pod spec; priority admission controller computed %s from the given PriorityClass name", *have, policy))
+		return admission.NewForbidden(a,
+			fmt.Errorf("the string value of PreemptionPolicy (%s) must not be provided in "+
+				"pod spec; priority admission controller computed %s from the given PriorityClass name", *have, policy))
 	}
 	pod.Spec.Priority, pod.Spec.PreemptionPolicy = &value, &policy
 	return nil
@@ -119,8 +121,9 @@ func (p *priority) Validate(_ context.Context, a admission.Attributes, _ admissi
 		return err
 	}
 	if other != nil && other.Name != class.Name {
-		return admission.NewForbidden(a, fmt.Errorf("PriorityClass %v is already marked as default. Only one default can "+
-			"exist", other.Name))
+		return admission.NewForbidden(a,
+			fmt.Errorf("PriorityClass %v is already marked as default. Only one default can "+
+				"exist", other.Name))
 	}
 	return nil
 }
@@ -134,7 +137,8 @@ func EnsurePriorityClasses(ctx context.Context, client kubernetes.Interface) err
 		},
 		{
 			ObjectMeta: metav1.ObjectMeta{Name: "system-cluster-critical"}, Value: 2_000_000_000,
-			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if " +
+			Description: "Used for system critical pods that must run in the cluster, but can be moved to " +
+				"another node if " +
 				"necessary.",
 		},
 	} {

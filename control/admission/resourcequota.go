@@ -40,10 +40,12 @@ func newQuota(c Config) (admission.Interface, error) {
 // evaluators returns the evaluators of pods, services and PersistentVolumeClaims, and object count
 // evaluators for all other resources.
 func evaluators(counted []schema.GroupResource) []quotav1.Evaluator {
-	out := []quotav1.Evaluator{podEvaluator{}, objectEvaluator{schema.GroupResource{Resource: "services"}, serviceUsage},
+	out := []quotav1.Evaluator{podEvaluator{}, objectEvaluator{schema.GroupResource{Resource: "services"},
+		serviceUsage},
 		objectEvaluator{schema.GroupResource{Resource: "persistentvolumeclaims"}, claimUsage}}
 	for _, of := range counted {
-		if of.Group == "" && slices.Contains([]string{"pods", "services", "persistentvolumeclaims", "events"}, of.Resource) {
+		if of.Group == "" && slices.Contains([]string{"pods", "services", "persistentvolumeclaims", "events"},
+			of.Resource) {
 			continue
 		}
 		out = append(out, objectEvaluator{of, nil})
@@ -99,8 +101,9 @@ func (o objectEvaluator) MatchingResources(in []corev1.ResourceName) (out []core
 		switch {
 		case slices.Contains(quota.ObjectCountNames(o.resource), name),
 			o.resource.Resource == "services" && strings.HasPrefix(s, "services."),
-			o.resource.Resource == "persistentvolumeclaims" && (name == corev1.ResourceRequestsStorage || strings.Contains(s,
-				".storageclass.storage.k8s.io/")):
+			o.resource.Resource == "persistentvolumeclaims" && (name == corev1.ResourceRequestsStorage ||
+				strings.Contains(s,
+					".storageclass.storage.k8s.io/")):
 			out = append(out, name)
 		}
 	}

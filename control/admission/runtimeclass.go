@@ -55,8 +55,9 @@ func (r *runtimeClasses) Admit(ctx context.Context, a admission.Attributes, _ ad
 	}
 	if class.Overhead != nil {
 		if len(pod.Spec.Overhead) > 0 && !equality.Semantic.DeepEqual(pod.Spec.Overhead, class.Overhead.PodFixed) {
-			return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined "+
-				"Overhead"))
+			return admission.NewForbidden(a,
+				fmt.Errorf("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined "+
+					"Overhead"))
 		}
 		pod.Spec.Overhead = class.Overhead.PodFixed.DeepCopy()
 	}
@@ -107,8 +108,9 @@ func (r *runtimeClasses) Validate(ctx context.Context, a admission.Attributes, _
 				"Overhead"))
 		}
 	case len(pod.Spec.Overhead) > 0:
-		return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod Overhead set without corresponding RuntimeClass "+
-			"defined Overhead"))
+		return admission.NewForbidden(a,
+			fmt.Errorf("pod rejected: Pod Overhead set without corresponding RuntimeClass "+
+				"defined Overhead"))
 	}
 	return nil
 }

@@ -134,7 +134,8 @@ func (s *serviceAccounts) account(ctx context.Context,
 		return !apierrors.IsNotFound(getErr) || name != "default", nil
 	})
 	if err != nil {
-		return nil, admission.NewForbidden(a, fmt.Errorf("error looking up service account %s/%s: %w", namespace, name, err))
+		return nil, admission.NewForbidden(a, fmt.Errorf("error looking up service account %s/%s: %w", namespace, name,
+			err))
 	}
 	return account, nil
 }
@@ -194,7 +195,8 @@ func tokenVolumeSource() *corev1.ProjectedVolumeSource {
 				Path: "ca.crt"}},
 		}},
 		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
-			{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.namespace"}},
+			{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1",
+				FieldPath: "metadata.namespace"}},
 		}}},
 	}}
 }

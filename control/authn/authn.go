@@ -40,7 +40,8 @@ type Config struct {
 // certificateUser returns the user of a verified client certificate.
 func (c Config) certificateUser(chain []*stdx509.Certificate) (*authenticator.Response, bool, error) {
 	if name := chain[0].Subject.CommonName; name != "" && name == c.KubeletClientName {
-		return nil, false, fmt.Errorf("client certificate %q is for requests to kubelets: a node has an address of the "+
+		return nil, false, fmt.Errorf("client certificate %q is for requests to kubelets: a node has an "+
+			"address of the "+
 			"API server in its status", name)
 	}
 	return x509.CommonNameUserConversion(chain)

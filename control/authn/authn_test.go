@@ -86,8 +86,9 @@ func (s testCA) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecd
 }
 
 func clientCertificate(name string, groups ...string) *x509.Certificate {
-	return &x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{
-		x509.ExtKeyUsageClientAuth}}
+	return &x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageClientAuth}}
 }
 
 // newTestAuthenticator returns an authenticator with a CA and some tokens.
@@ -133,7 +134,8 @@ func TestAuthenticateRequest(t *testing.T) {
 		{name: "an expired certificate is rejected", cert: expired, rejected: true},
 		{name: "a serving certificate is rejected", cert: server, rejected: true},
 		{name: "the API server's kubelet client certificate is rejected", cert: toNodes, rejected: true},
-		{name: "the API server's kubelet client certificate is rejected on an anonymous path", path: "/readyz", cert: toNodes,
+		{name: "the API server's kubelet client certificate is rejected on an anonymous path", path: "/readyz",
+			cert:     toNodes,
 			rejected: true},
 		{name: "a service account token", token: "account", want: "system:serviceaccount:a:b", groups: []string{"them",
 			user.AllAuthenticated}},
@@ -147,7 +149,8 @@ func TestAuthenticateRequest(t *testing.T) {
 			groups: []string{user.AllUnauthenticated}},
 		{name: "no credentials on a path below an anonymous one", path: "/readyz/etcd"},
 		{name: "no credentials on another path", path: "/api"},
-		{name: "an invalid credential is rejected on an anonymous path", path: "/healthz", token: "forged", rejected: true},
+		{name: "an invalid credential is rejected on an anonymous path", path: "/healthz", token: "forged",
+			rejected: true},
 		{name: "an unknown token is rejected on an anonymous path", path: "/livez", token: "unknown", rejected: true},
 		{name: "an anonymous path with dot segments", path: "/api/../readyz"},
 	} {
@@ -213,7 +216,8 @@ func TestWithoutCACertificatesAreIgnored(t *testing.T) {
 
 // FuzzAuthorizationHeader checks that only the known token authenticates, for any header value.
 func FuzzAuthorizationHeader(f *testing.F) {
-	for _, s := range []string{"", "Bearer account", "bearer account", "Bearer  account", "Bearer account x", "Basic YTpi",
+	for _, s := range []string{"", "Bearer account", "bearer account", "Bearer  account", "Bearer account x",
+		"Basic YTpi",
 		"Bearer", "Bearer\taccount", "Bearer account\x00"} {
 		f.Add(s)
 	}

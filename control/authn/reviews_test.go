@@ -52,7 +52,8 @@ func TestTokenReviews(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			sent := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: c.token, Audiences: c.audiences}}
+			sent := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: c.token,
+				Audiences: c.audiences}}
 			// The request has a user, which must not make the token valid.
 			ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "requester"})
 			obj, err := create(ctx, t, s, sent)
@@ -60,7 +61,8 @@ func TestTokenReviews(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := obj.(*authenticationv1.TokenReview).Status
-			if got.User.Username != c.want || got.Authenticated != (c.want != "") || !slices.Equal(got.Audiences, c.is) ||
+			if got.User.Username != c.want || got.Authenticated != (c.want != "") ||
+				!slices.Equal(got.Audiences, c.is) ||
 				!strings.Contains(got.Error, c.wantErr) {
 				t.Errorf("got %+v", got)
 			}

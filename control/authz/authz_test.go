@@ -97,11 +97,13 @@ func TestRBACBindings(t *testing.T) {
 			resourceRule("get", "core", "configmaps")}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "all"}, RoleRef: ref("ClusterRole", "pods"),
 			Subjects: []rbacv1.Subject{group("readers")}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "dangling"}, RoleRef: ref("ClusterRole", "missing"),
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "dangling"},
+			RoleRef:  ref("ClusterRole", "missing"),
 			Subjects: []rbacv1.Subject{userNamed("ann")}},
 		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "one"}, RoleRef: ref("Role", "maps"),
 			Subjects: []rbacv1.Subject{userNamed("ann"), {Kind: "ServiceAccount", Name: "app"}}},
-		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "two"}, RoleRef: ref("ClusterRole", "pods"),
+		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "two"},
+			RoleRef:  ref("ClusterRole", "pods"),
 			Subjects: []rbacv1.Subject{userNamed("ann")}},
 	)
 	ann, reader, app := &user.DefaultInfo{Name: "ann"}, &user.DefaultInfo{Name: "x", Groups: []string{"readers"}},
@@ -120,7 +122,8 @@ func TestRBACBindings(t *testing.T) {
 		{ann, "a", "get core configmaps p", authorizer.DecisionAllow},
 		{app, "a", "get core configmaps p", authorizer.DecisionAllow},
 		{app, "b", "get core configmaps p", authorizer.DecisionNoOpinion},
-		{&user.DefaultInfo{Name: "system:serviceaccount:b:app"}, "a", "get core configmaps p", authorizer.DecisionNoOpinion},
+		{&user.DefaultInfo{Name: "system:serviceaccount:b:app"}, "a", "get core configmaps p",
+			authorizer.DecisionNoOpinion},
 	} {
 		a := parseAttributes(row.request)
 		a.User, a.Namespace = row.requester, row.namespace
@@ -153,7 +156,8 @@ func TestDefaultPolicyIsConsistent(t *testing.T) {
 			t.Errorf("cluster role %s has no rules", r.Name)
 		}
 		for _, rule := range r.Rules {
-			if len(rule.Verbs) == 0 || len(rule.NonResourceURLs) == 0 && (len(rule.APIGroups) == 0 || len(rule.Resources) == 0) {
+			if len(rule.Verbs) == 0 || len(rule.NonResourceURLs) == 0 &&
+				(len(rule.APIGroups) == 0 || len(rule.Resources) == 0) {
 				t.Errorf("cluster role %s has the incomplete rule %s", r.Name, compactRule(&rule))
 			}
 		}
@@ -275,8 +279,9 @@ func TestGraphFindsAllPodReferences(t *testing.T) {
 	secret := func(n string) *corev1.LocalObjectReference { return &corev1.LocalObjectReference{Name: n} }
 	env := func(n string) ([]corev1.EnvVar, []corev1.EnvFromSource) {
 		return []corev1.EnvVar{
-				{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: *secret(n +
-					"-key")}}},
+				{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: *secret(
+					n +
+						"-key")}}},
 				{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: *secret(n +
 					"-key")}}},
 			}, []corev1.EnvFromSource{
@@ -296,7 +301,8 @@ func TestGraphFindsAllPodReferences(t *testing.T) {
 		{Secret: &corev1.SecretVolumeSource{SecretName: "vol"}},
 		{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: *secret("vol")}},
 		{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{Secret: &corev1.SecretProjection{LocalObjectReference: *secret("proj")}}, {ConfigMap: &corev1.ConfigMapProjection{
+			{Secret: &corev1.SecretProjection{LocalObjectReference: *secret("proj")}},
+			{ConfigMap: &corev1.ConfigMapProjection{
 				LocalObjectReference: *secret("proj")}},
 		}}},
 		{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}},
@@ -346,8 +352,9 @@ func TestGraphFindsAllPodReferences(t *testing.T) {
 			if !g.References(t.Context(), "x", Ref{resource, "ns", name}) {
 				t.Errorf("%s %s not found", resource, name)
 			}
-			if g.References(t.Context(), "y", Ref{resource, "ns", name}) || g.References(t.Context(), "x", Ref{resource, "other",
-				name}) {
+			if g.References(t.Context(), "y", Ref{resource, "ns", name}) ||
+				g.References(t.Context(), "x", Ref{resource, "other",
+					name}) {
 				t.Errorf("%s %s found for another node or namespace", resource, name)
 			}
 		}

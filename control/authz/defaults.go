@@ -60,7 +60,8 @@ func groupsOf(s string) (out []string) {
 		switch g {
 		case "core":
 			g = ""
-		case "authentication", "authorization", "certificates", "coordination", "discovery", "events", "networking", "node",
+		case "authentication", "authorization", "certificates", "coordination", "discovery", "events", "networking",
+			"node",
 			"rbac.authorization", "resource", "scheduling", "storage", "metrics":
 			g += ".k8s.io"
 		}
@@ -120,7 +121,8 @@ func (d *Defaults) namespacedRole(namespace, name string, subjects []rbacv1.Subj
 	d.Roles = append(d.Roles, rbacv1.Role{ObjectMeta: meta(namespace, name, nil), Rules: rules})
 	if len(subjects) > 0 {
 		d.RoleBindings = append(d.RoleBindings, rbacv1.RoleBinding{
-			ObjectMeta: meta(namespace, name, nil), Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
+			ObjectMeta: meta(namespace, name, nil), Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
 				Kind: "Role", Name: name},
 		})
 	}

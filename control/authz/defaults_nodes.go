@@ -14,7 +14,8 @@ func (d *Defaults) nodes() {
 	d.role("system:node", nodeRules()...)
 	// The role has no subjects: the node authorizer grants these rules per object.
 	d.bind("system:node")
-	d.role("system:node-bootstrapper", resourceRule("create get list watch", "certificates", "certificatesigningrequests"))
+	d.role("system:node-bootstrapper", resourceRule("create get list watch", "certificates",
+		"certificatesigningrequests"))
 	d.bindAs("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", group(NodeBootstrapGroup))
 	d.bindAs("berth.dev:returning-nodes", "system:node-bootstrapper", group(returningNodesGroup))
 	// Subjects whose requests are approved automatically. To disable this, see berth.dev:pod-routes
@@ -22,7 +23,8 @@ func (d *Defaults) nodes() {
 	d.bindAs("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
 		group(NodeBootstrapGroup))
 	d.bindAs("kubeadm:node-autoapprove-certificate-rotation",
-		"system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", group(nodesGroup), group(returningNodesGroup))
+		"system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", group(nodesGroup),
+		group(returningNodesGroup))
 	// Nodes route to each other's pods, so they may read the pod CIDRs and addresses of all nodes.
 	// To disable this, remove the subjects and set the annotation
 	// rbac.authorization.kubernetes.io/autoupdate: "false".

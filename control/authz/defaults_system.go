@@ -9,8 +9,9 @@ const healthPaths = "/healthz /livez /readyz"
 
 // leaseRules returns the rules for leader election with the named Lease.
 func leaseRules(name string) []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{resourceRule("create", "coordination", "leases"), resourceRule("get update", "coordination",
-		"leases", name)}
+	return []rbacv1.PolicyRule{resourceRule("create", "coordination", "leases"),
+		resourceRule("get update", "coordination",
+			"leases", name)}
 }
 
 // eventsRule allows recording events.
@@ -40,7 +41,8 @@ func (d *Defaults) system() {
 		resourceRule("create", "authorization", "subjectaccessreviews"))
 	d.role("system:kubelet-api-admin",
 		resourceRule("read proxy", "core", "nodes"),
-		resourceRule("*", "core", "nodes/configz nodes/healthz nodes/log nodes/metrics nodes/pods nodes/proxy nodes/stats"))
+		resourceRule("*", "core", "nodes/configz nodes/healthz nodes/log nodes/metrics nodes/pods nodes/proxy "+
+			"nodes/stats"))
 	// the API server, when kubelets review its access
 	d.bind("system:kubelet-api-admin", userNamed("kube-apiserver-kubelet-client"))
 	d.role("system:kube-dns", resourceRule("list watch", "core", "endpoints services"))
@@ -69,8 +71,9 @@ func (d *Defaults) signers() {
 	}
 	d.role("system:certificates.k8s.io:certificatesigningrequests:nodeclient", resourceRule("create", "certificates",
 		"certificatesigningrequests/nodeclient"))
-	d.role("system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", resourceRule("create", "certificates",
-		"certificatesigningrequests/selfnodeclient"))
+	d.role("system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+		resourceRule("create", "certificates",
+			"certificatesigningrequests/selfnodeclient"))
 }
 
 // scheduler adds the roles of kube-scheduler as a separate process.
@@ -80,7 +83,8 @@ func (d *Defaults) scheduler() {
 		resourceRule("read delete", "core", "pods"),
 		resourceRule("create", "core", "bindings pods/binding"),
 		resourceRule("patch update", "core", "pods/status"),
-		resourceRule("read", "core", "namespaces nodes persistentvolumeclaims persistentvolumes replicationcontrollers "+
+		resourceRule("read", "core", "namespaces nodes persistentvolumeclaims persistentvolumes "+
+			"replicationcontrollers "+
 			"services"),
 		resourceRule("read", "apps", "replicasets statefulsets"),
 		resourceRule("read", "policy", "poddisruptionbudgets"),
@@ -88,7 +92,8 @@ func (d *Defaults) scheduler() {
 		resourceRule("read", "storage", "csidrivers csinodes csistoragecapacities storageclasses volumeattachments"),
 		resourceRule("read", "resource", "deviceclasses devicetaintrules resourceclaims resourceslices"),
 		resourceRule("create delete patch update", "resource", "resourceclaims"),
-		resourceRule("patch update", "resource", "resourceclaims/binding"), resourceRule("read patch update", "resource",
+		resourceRule("patch update", "resource", "resourceclaims/binding"),
+		resourceRule("read patch update", "resource",
 			"resourceclaims/status"),
 		resourceRule("update", "core", "pods/finalizers"),
 		resourceRule("read", "coordination", "leases"),
@@ -126,7 +131,8 @@ func (d *Defaults) controllerManager() {
 		[]rbacv1.Subject{userNamed("system:kube-controller-manager")}, leaseRules("kube-controller-manager")...)
 	d.namespacedRole(metav1.NamespaceSystem, "system:controller:bootstrap-signer",
 		[]rbacv1.Subject{account("bootstrap-signer")}, resourceRule("read", "core", "secrets"))
-	d.namespacedRole(metav1.NamespaceSystem, "system:controller:token-cleaner", []rbacv1.Subject{account("token-cleaner")},
+	d.namespacedRole(metav1.NamespaceSystem, "system:controller:token-cleaner",
+		[]rbacv1.Subject{account("token-cleaner")},
 		resourceRule("read delete", "core", "secrets"), eventsRule())
 	d.namespacedRole(metav1.NamespacePublic, "system:controller:bootstrap-signer",
 		[]rbacv1.Subject{account("bootstrap-signer")},

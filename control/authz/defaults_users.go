@@ -4,8 +4,9 @@ import rbacv1 "k8s.io/api/rbac/v1"
 
 // users adds the user-facing roles: cluster-admin, admin, edit and view.
 func (d *Defaults) users() {
-	d.role("cluster-admin", resourceRule("*", "*", "*"), rbacv1.PolicyRule{Verbs: []string{"*"}, NonResourceURLs: []string{
-		"*"}})
+	d.role("cluster-admin", resourceRule("*", "*", "*"),
+		rbacv1.PolicyRule{Verbs: []string{"*"}, NonResourceURLs: []string{
+			"*"}})
 	d.bind("cluster-admin", group("system:masters"))
 
 	d.aggregatingRole("admin", "")
@@ -51,5 +52,6 @@ func (d *Defaults) users() {
 		resourceRule("read", "networking", "ingresses ingresses/status networkpolicies"),
 		resourceRule("read", "resource", "resourceclaims resourceclaims/status resourceclaimtemplates"),
 	)
-	d.aggregatedRole("system:aggregated-metrics-reader", "admin edit view", resourceRule("read", "metrics", "nodes pods"))
+	d.aggregatedRole("system:aggregated-metrics-reader", "admin edit view",
+		resourceRule("read", "metrics", "nodes pods"))
 }

@@ -155,7 +155,8 @@ func (r *RBAC) RulesFor(_ context.Context, u user.Info,
 	errs := r.visit(u, namespace, func(_ fmt.Stringer, rule *rbacv1.PolicyRule) bool {
 		if len(rule.Resources) > 0 {
 			resources = append(resources, &authorizer.DefaultResourceRuleInfo{
-				Verbs: rule.Verbs, APIGroups: rule.APIGroups, Resources: rule.Resources, ResourceNames: rule.ResourceNames,
+				Verbs: rule.Verbs, APIGroups: rule.APIGroups, Resources: rule.Resources,
+				ResourceNames: rule.ResourceNames,
 			})
 		}
 		if len(rule.NonResourceURLs) > 0 {
@@ -183,7 +184,8 @@ func (r *RBAC) ConfirmNoEscalation(u user.Info, namespace string, rules []rbacv1
 	for i := range missing {
 		lines = append(lines, compactRule(&missing[i]))
 	}
-	text := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(),
+	text := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s",
+		u.GetName(),
 		u.GetGroups(), strings.Join(lines, "\n"))
 	if len(errs) > 0 {
 		text += fmt.Sprintf("; resolution errors: %v", errs)

@@ -29,7 +29,9 @@ func invalidReview(kind string, errs field.ErrorList) error {
 func NewSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage {
 	const kind = "SubjectAccessReview"
 	return &reviews.Storage[*authorizationv1.SubjectAccessReview]{
-		Kind: kind, NewObject: func() *authorizationv1.SubjectAccessReview { return &authorizationv1.SubjectAccessReview{} },
+		Kind: kind, NewObject: func() *authorizationv1.SubjectAccessReview {
+			return &authorizationv1.SubjectAccessReview{}
+		},
 		Evaluate: func(ctx context.Context, review *authorizationv1.SubjectAccessReview) (err error) {
 			review.Status, err = evaluate(ctx, a, kind, review.Spec, nil)
 			return err
@@ -43,7 +45,9 @@ func NewLocalSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Sto
 	const kind = "LocalSubjectAccessReview"
 	return &reviews.Storage[*authorizationv1.LocalSubjectAccessReview]{
 		Kind: kind, Namespaced: true,
-		NewObject: func() *authorizationv1.LocalSubjectAccessReview { return &authorizationv1.LocalSubjectAccessReview{} },
+		NewObject: func() *authorizationv1.LocalSubjectAccessReview {
+			return &authorizationv1.LocalSubjectAccessReview{}
+		},
 		Evaluate: func(ctx context.Context, review *authorizationv1.LocalSubjectAccessReview) (err error) {
 			var errs field.ErrorList
 			spec := field.NewPath("spec")
@@ -74,8 +78,9 @@ func NewSelfSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Stor
 				return err
 			}
 			spec := authorizationv1.SubjectAccessReviewSpec{
-				ResourceAttributes: review.Spec.ResourceAttributes, NonResourceAttributes: review.Spec.NonResourceAttributes,
-				User: u.GetName(), Groups: u.GetGroups(), UID: u.GetUID(),
+				ResourceAttributes:    review.Spec.ResourceAttributes,
+				NonResourceAttributes: review.Spec.NonResourceAttributes,
+				User:                  u.GetName(), Groups: u.GetGroups(), UID: u.GetUID(),
 			}
 			for k, v := range u.GetExtra() {
 				if spec.Extra == nil {
@@ -120,7 +125,8 @@ func rulesOf(ctx context.Context, resolver authorizer.RuleResolver, u user.Info,
 	}
 	for _, x := range resources {
 		out.ResourceRules = append(out.ResourceRules, authorizationv1.ResourceRule{
-			Verbs: x.GetVerbs(), APIGroups: x.GetAPIGroups(), Resources: x.GetResources(), ResourceNames: x.GetResourceNames(),
+			Verbs: x.GetVerbs(), APIGroups: x.GetAPIGroups(), Resources: x.GetResources(),
+			ResourceNames: x.GetResourceNames(),
 		})
 	}
 	for _, x := range paths {
@@ -154,7 +160,8 @@ func checkSpec(s authorizationv1.SubjectAccessReviewSpec) (errs field.ErrorList)
 			"exactly one of nonResourceAttributes or resourceAttributes must be specified"))
 	}
 	if s.User == "" && len(s.Groups) == 0 {
-		errs = append(errs, field.Invalid(spec.Child("user"), s.User, "at least one of user or group must be specified"))
+		errs = append(errs, field.Invalid(spec.Child("user"), s.User,
+			"at least one of user or group must be specified"))
 	}
 	return errs
 }

@@ -40,8 +40,9 @@ func coversResource(have []string, resource, sub string) bool {
 	if sub != "" {
 		full += "/" + sub
 	}
-	return slices.Contains(have, rbacv1.ResourceAll) || slices.Contains(have, full) || sub != "" && slices.Contains(have,
-		"*/"+sub)
+	return slices.Contains(have, rbacv1.ResourceAll) || slices.Contains(have, full) || sub != "" &&
+		slices.Contains(have,
+			"*/"+sub)
 }
 
 // subjectMatches reports whether the subject of a binding is the user. namespace is the binding's

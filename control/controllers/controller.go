@@ -37,8 +37,9 @@ type controller struct {
 func (c Config) newController(syncFunc func(context.Context, string) (time.Duration, error)) *controller {
 	return &controller{
 		sync: syncFunc, log: c.Log,
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](minRetryDelay,
-			maxRetryDelay)),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](minRetryDelay,
+				maxRetryDelay)),
 	}
 }
 
@@ -66,7 +67,9 @@ func (c *controller) addEventHandler(of cache.SharedIndexInformer, funcs cache.R
 		return fmt.Errorf("add event handler: %w", err)
 	}
 	c.cachesSynced = append(c.cachesSynced, reg.HasSynced)
-	c.unregister = append(c.unregister, func() { _ = of.RemoveEventHandler(reg) }) // fails only if the informer is stopped
+	c.unregister = append(c.unregister, func() {
+		_ = of.RemoveEventHandler(reg)
+	}) // fails only if the informer is stopped
 	return nil
 }
 

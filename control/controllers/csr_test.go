@@ -59,8 +59,9 @@ type csrSpec struct {
 
 func (a csrSpec) build(t testing.TB) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: a.name}, DNSNames: a.dns, EmailAddresses: a.emails,
-		IPAddresses: a.ips, URIs: a.uris}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: a.name}, DNSNames: a.dns,
+		EmailAddresses: a.emails,
+		IPAddresses:    a.ips, URIs: a.uris}
 	if a.org != "" {
 		template.Subject.Organization = strings.Split(a.org, ",")
 	}
@@ -120,19 +121,23 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 		csr  csrSpec
 		want string // "Approved", "Denied: part of the message", or "" for pending
 	}{
-		{"a new node", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner, name: "system:node:new",
-			org: nodesGroup}, "Approved"},
+		{"a new node", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner,
+			name: "system:node:new",
+			org:  nodesGroup}, "Approved"},
 		{"a node renews its certificate", csrSpec{user: "system:node:here", groups: nodeGroups, signer: clientSigner,
 			name: "system:node:here", org: nodesGroup}, "Approved"},
 		{"a node requests the name of another node", csrSpec{user: "system:node:here", groups: nodeGroups,
 			signer: clientSigner, name: "system:node:other", org: nodesGroup}, ""},
-		{"a user with a node's name but without its group", csrSpec{user: "system:node:here", groups: "system:authenticated",
-			signer: clientSigner, name: "system:node:here", org: nodesGroup}, ""},
+		{"a user with a node's name but without its group",
+			csrSpec{user: "system:node:here", groups: "system:authenticated",
+				signer: clientSigner, name: "system:node:here", org: nodesGroup}, ""},
 		{"a bootstrap token without permission", csrSpec{user: bootstrapUser,
-			groups: "system:bootstrappers,system:authenticated", signer: clientSigner, name: "system:node:new", org: nodesGroup},
+			groups: "system:bootstrappers,system:authenticated", signer: clientSigner, name: "system:node:new",
+			org: nodesGroup},
 			""},
-		{"a node without permission to renew", csrSpec{user: "system:node:here", groups: nodesGroup, signer: clientSigner,
-			name: "system:node:here", org: nodesGroup}, ""},
+		{"a node without permission to renew", csrSpec{user: "system:node:here", groups: nodesGroup,
+			signer: clientSigner,
+			name:   "system:node:here", org: nodesGroup}, ""},
 		{"any user with permission", csrSpec{user: "jane", groups: joiningGroups, signer: clientSigner,
 			name: "system:node:new", org: nodesGroup}, "Approved"},
 		{"a returning node", csrSpec{user: returningNodePrefix + "here", groups: returningGroups, signer: clientSigner,
@@ -145,12 +150,15 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 			signer: clientSigner, name: "system:node:new", org: nodesGroup}, "Denied: join it again"},
 		{"a user without permission", csrSpec{user: "jane", groups: "system:authenticated", signer: clientSigner,
 			name: "system:node:new", org: nodesGroup}, ""},
-		{"a node requests the group system:masters", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner,
-			name: "system:node:new", org: nodesGroup + "," + mastersGroup}, ""},
-		{"a bootstrap token requests a user name", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner,
-			name: "admin", org: nodesGroup}, ""},
-		{"an empty node name", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner, name: "system:node:",
-			org: nodesGroup}, ""},
+		{"a node requests the group system:masters", csrSpec{user: bootstrapUser, groups: joiningGroups,
+			signer: clientSigner,
+			name:   "system:node:new", org: nodesGroup + "," + mastersGroup}, ""},
+		{"a bootstrap token requests a user name", csrSpec{user: bootstrapUser, groups: joiningGroups,
+			signer: clientSigner,
+			name:   "admin", org: nodesGroup}, ""},
+		{"an empty node name", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner,
+			name: "system:node:",
+			org:  nodesGroup}, ""},
 		{"a client with DNS names", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner,
 			name: "system:node:new", org: nodesGroup, dns: []string{"x"}}, ""},
 		{"a client with server usage", csrSpec{user: bootstrapUser, groups: joiningGroups, signer: clientSigner,
@@ -161,7 +169,8 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 			signer: certificatesv1.KubeAPIServerClientSignerName, name: "system:node:new", org: nodesGroup}, ""},
 
 		{"the name of a ready node from another host", csrSpec{user: bootstrapUser, groups: joiningGroups,
-			signer: clientSigner, name: "system:node:here", org: nodesGroup, machine: "m2"}, "Denied: --hostname-override"},
+			signer: clientSigner, name: "system:node:here", org: nodesGroup, machine: "m2"},
+			"Denied: --hostname-override"},
 		{"the name of a ready node from the same host", csrSpec{user: bootstrapUser, groups: joiningGroups,
 			signer: clientSigner, name: "system:node:here", org: nodesGroup, machine: "m1"}, "Approved"},
 		{"the name of a ready node without a machine ID", csrSpec{user: bootstrapUser, groups: joiningGroups,
@@ -174,15 +183,18 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 		{"serving another address", csrSpec{user: "system:node:here", groups: nodeGroups, signer: servingSigner,
 			name: "system:node:here", org: nodesGroup, ips: []net.IP{at, net.ParseIP("10.0.0.9")}}, "Denied: 10.0.0.9"},
 		{"serving another name", csrSpec{user: "system:node:here", groups: nodeGroups, signer: servingSigner,
-			name: "system:node:here", org: nodesGroup, dns: []string{"kubernetes.default"}}, "Denied: kubernetes.default"},
+			name: "system:node:here", org: nodesGroup, dns: []string{"kubernetes.default"}},
+			"Denied: kubernetes.default"},
 		{"serving as another node", csrSpec{user: "system:node:here", groups: nodeGroups, signer: servingSigner,
 			name: "system:node:lost", org: nodesGroup, ips: []net.IP{at}}, ""},
 		{"serving without names", csrSpec{user: "system:node:here", groups: nodeGroups, signer: servingSigner,
 			name: "system:node:here", org: nodesGroup}, ""},
 		{"serving a URI", csrSpec{user: "system:node:here", groups: nodeGroups, signer: servingSigner,
-			name: "system:node:here", org: nodesGroup, ips: []net.IP{at}, uris: []*url.URL{{Scheme: "spiffe", Host: "x"}}}, ""},
-		{"serving before the node is registered", csrSpec{user: "system:node:new", groups: nodeGroups, signer: servingSigner,
-			name: "system:node:new", org: nodesGroup, ips: []net.IP{at}}, ""},
+			name: "system:node:here", org: nodesGroup, ips: []net.IP{at},
+			uris: []*url.URL{{Scheme: "spiffe", Host: "x"}}}, ""},
+		{"serving before the node is registered", csrSpec{user: "system:node:new", groups: nodeGroups,
+			signer: servingSigner,
+			name:   "system:node:new", org: nodesGroup, ips: []net.IP{at}}, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			here, lost := newNode("here", corev1.ConditionTrue), newNode("lost", corev1.ConditionUnknown)
@@ -195,11 +207,13 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Test(t, func(t *testing.T) {
-				api := startControllers(t, Config{ClientCA: ca, ServingCA: nodes, Client: newReviewingClient(here, lost, csr)},
+				api := startControllers(t,
+					Config{ClientCA: ca, ServingCA: nodes, Client: newReviewingClient(here, lost, csr)},
 					[]string{CSRApproving, CSRSigning})
 				time.Sleep(time.Second) // until the caches are synced
 				synctest.Wait()
-				got, err := api.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr", metav1.GetOptions{})
+				got, err := api.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr",
+					metav1.GetOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -267,7 +281,8 @@ func TestCSRSigningLimitsCertificate(t *testing.T) {
 			ips: []net.IP{net.IPv4(10, 0, 0, 1)}, uris: []*url.URL{{Scheme: "spiffe", Host: "jane"}}},
 			lifetime: 365 * 24 * time.Hour},
 		"server usage": {csr: csrSpec{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane",
-			usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth}}, rejection: `usage "server auth" is not allowed`},
+			usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth}},
+			rejection: `usage "server auth" is not allowed`},
 		"another signer": {csr: csrSpec{signer: "example.com/mine", name: "jane"}},
 	} {
 		csr := row.csr.build(t)

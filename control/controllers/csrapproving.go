@@ -112,7 +112,8 @@ func (a *csrApprovingController) decideClient(ctx context.Context,
 	if returning {
 		if _, err := a.nodes.Get(node); apierrors.IsNotFound(err) {
 			return csrDecision{certificatesv1.CertificateDenied, "NodeRemoved",
-				fmt.Sprintf("node %q was removed from this cluster: join it again with a token from \"berth-control token create\"",
+				fmt.Sprintf("node %q was removed from this cluster: join it again with a token from \"berth-control "+
+					"token create\"",
 					node)}, 0, nil
 		} else if err != nil {
 			return csrDecision{}, 0, err
@@ -190,9 +191,11 @@ func (a *csrApprovingController) decideServing(
 	}
 	if foreign := foreignNames(req, node); len(foreign) > 0 {
 		return csrDecision{certificatesv1.CertificateDenied, "ForeignAddress",
-			fmt.Sprintf("%s: not among the addresses in the status of node %s", strings.Join(foreign, ", "), node.Name)}, 0
+			fmt.Sprintf("%s: not among the addresses in the status of node %s", strings.Join(foreign, ", "),
+				node.Name)}, 0
 	}
-	return csrDecision{certificatesv1.CertificateApproved, "AutoApproved", "All names and addresses belong to the node."},
+	return csrDecision{certificatesv1.CertificateApproved, "AutoApproved",
+			"All names and addresses belong to the node."},
 		0
 }
 

@@ -64,7 +64,8 @@ func (s *csrSigningController) sync(ctx context.Context, name string) (time.Dura
 		metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 		return 0, fmt.Errorf("update status of certificate signing request %s: %w", name, err)
 	}
-	s.Log.Info("certificate signing request processed", "csr", name, "signer", csr.Spec.SignerName, "rejection", rejection)
+	s.Log.Info("certificate signing request processed", "csr", name, "signer", csr.Spec.SignerName, "rejection",
+		rejection)
 	return 0, nil
 }
 

@@ -105,7 +105,8 @@ func (r *replicaController) relatedPodCounts(set *appsv1.ReplicaSet, own []*core
 			continue
 		}
 		for _, pod := range r.podsByIndex(controllerIndex, string(other.UID)) {
-			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
+				pod.Status.Phase != corev1.PodFailed {
 				out[pod.Spec.NodeName]++
 			}
 		}

@@ -86,7 +86,8 @@ func (g *dependencyGraph) eventHandler(resource gcResource) cache.ResourceEventH
 func newGraphObject(resource gcResource, m metav1.Object) graphObject {
 	deleting := m.GetDeletionTimestamp() != nil
 	return graphObject{
-		uid: m.GetUID(), resource: resource, namespace: m.GetNamespace(), name: m.GetName(), owners: m.GetOwnerReferences(),
+		uid: m.GetUID(), resource: resource, namespace: m.GetNamespace(), name: m.GetName(),
+		owners:     m.GetOwnerReferences(),
 		deleting:   deleting,
 		foreground: deleting && slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents),
 		orphaning:  deleting && slices.Contains(m.GetFinalizers(), metav1.FinalizerOrphanDependents),

@@ -46,7 +46,8 @@ func newEndpointSliceMirroringController(c Config) ([]*controller, error) {
 		return nil, err
 	}
 	return []*controller{ctrl}, ctrl.watch(discovery.EndpointSlices().Informer(), func(obj any) []string {
-		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok && slice.Labels[discoveryv1.LabelManagedBy] == mirroringManager {
+		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok &&
+			slice.Labels[discoveryv1.LabelManagedBy] == mirroringManager {
 			return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
 		}
 		return nil

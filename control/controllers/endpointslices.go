@@ -131,8 +131,9 @@ func (c Config) reconcileSlices(ctx context.Context, namespace string, current [
 		delete(desired, slice.Name)
 		switch {
 		case next == nil:
-			if err := ignoreNotFound(client.Delete(ctx, slice.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
-				UID: &slice.UID}})); err != nil {
+			if err := ignoreNotFound(client.Delete(ctx, slice.Name,
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
+					UID: &slice.UID}})); err != nil {
 				return err
 			}
 		case equality.Semantic.DeepEqual(slice.Endpoints, next.Endpoints) && equality.Semantic.DeepEqual(slice.Ports,
@@ -193,7 +194,8 @@ func newSlice(svc *corev1.Service, family corev1.IPFamily, b backend, n int) *di
 			Namespace: svc.Namespace, Name: svc.Name + "-" + strconv.FormatUint(uint64(h.Sum32()), 36),
 			Labels: maps.Clone(svc.Labels),
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID, Controller: &yes, BlockOwnerDeletion: &yes,
+				APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID, Controller: &yes,
+				BlockOwnerDeletion: &yes,
 			}},
 		},
 		AddressType: discoveryv1.AddressType(family),
@@ -201,7 +203,8 @@ func newSlice(svc *corev1.Service, family corev1.IPFamily, b backend, n int) *di
 	if slice.Labels == nil {
 		slice.Labels = map[string]string{}
 	}
-	slice.Labels[discoveryv1.LabelServiceName], slice.Labels[discoveryv1.LabelManagedBy] = svc.Name, endpointSliceManager
+	slice.Labels[discoveryv1.LabelServiceName], slice.Labels[discoveryv1.LabelManagedBy] = svc.Name,
+		endpointSliceManager
 	delete(slice.Labels, corev1.IsHeadlessService)
 	if isHeadless(svc) {
 		slice.Labels[corev1.IsHeadlessService] = ""

@@ -17,7 +17,8 @@ func TestEndpointSlicesFollowNodeZone(t *testing.T) {
 		node.Labels = map[string]string{corev1.LabelTopologyZone: "a"}
 		web := map[string]string{"app": "web"}
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "s"},
-			Spec: corev1.ServiceSpec{Selector: web, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}}
+			Spec: corev1.ServiceSpec{Selector: web,
+				Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}}
 		serves := func(p *corev1.Pod) { p.Labels, p.Status.PodIP = web, "10.0.0.1" }
 		client := startControllers(t, Config{}, []string{EndpointSlices}, node, svc, newPod("p", "n", serves))
 		checkZones := func(want string) {

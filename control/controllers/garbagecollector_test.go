@@ -24,15 +24,17 @@ func TestGarbageCollectorIgnoresOwnerInOtherNamespace(t *testing.T) {
 	of := map[string]gcResource{"ConfigMap": configs, "Node": nodes}
 	newObject := func(kind, namespace, name string, owners ...metav1.OwnerReference) *metav1.PartialObjectMetadata {
 		return &metav1.PartialObjectMetadata{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: kind},
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), OwnerReferences: owners},
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kind},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name),
+				OwnerReferences: owners},
 		}
 	}
 	owned := func(kind, name string) metav1.OwnerReference {
 		return metav1.OwnerReference{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(name)}
 	}
 	objects := []*metav1.PartialObjectMetadata{
-		newObject("ConfigMap", "here", "owner"), newObject("ConfigMap", "there", "other"), newObject("Node", "", "node"),
+		newObject("ConfigMap", "here", "owner"), newObject("ConfigMap", "there", "other"),
+		newObject("Node", "", "node"),
 		newObject("ConfigMap", "here", "same-ns", owned("ConfigMap", "owner")),
 		newObject("ConfigMap", "there", "away", owned("ConfigMap", "owner")),
 		newObject("ConfigMap", "there", "both", owned("ConfigMap", "owner"), owned("ConfigMap", "other")),

@@ -75,7 +75,8 @@ func withToleration(seconds int64) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 			p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{
-				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+				TolerationSeconds: &seconds,
 			})
 		}
 	}

@@ -154,7 +154,9 @@ func (e *namespaceDeleter) updateConditions(ctx context.Context, ns *corev1.Name
 		if problem {
 			c.Status, c.Reason, c.Message = corev1.ConditionTrue, reason, message
 		}
-		i := slices.IndexFunc(out.Status.Conditions, func(have corev1.NamespaceCondition) bool { return have.Type == of })
+		i := slices.IndexFunc(out.Status.Conditions, func(have corev1.NamespaceCondition) bool {
+			return have.Type == of
+		})
 		if i < 0 {
 			out.Status.Conditions = append(out.Status.Conditions, c)
 			changed = true

@@ -53,7 +53,8 @@ func (r *podCIDRAllocator) sync(ctx context.Context, name string) (time.Duration
 	cidrs, err := r.allocate(name)
 	if err != nil {
 		r.Log.Warn("pod CIDR allocation failed", "node", name, "err", err)
-		r.Events.Eventf(node, corev1.EventTypeNormal, "CIDRNotAvailable", "Node %s status is now: CIDRNotAvailable", name)
+		r.Events.Eventf(node, corev1.EventTypeNormal, "CIDRNotAvailable", "Node %s status is now: CIDRNotAvailable",
+			name)
 		return time.Minute, nil // reported by an event; the deletion of a node frees a CIDR
 	}
 	texts := make([]string, 0, len(cidrs))

@@ -117,7 +117,8 @@ func (n *nodeLifecycleController) sync(ctx context.Context, name string) (time.D
 // observeHeartbeat records the newest heartbeat of the node and returns when it was observed.
 func (n *nodeLifecycleController) observeHeartbeat(node *corev1.Node) time.Time {
 	var value strings.Builder
-	if lease, err := n.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err == nil && lease.Spec.RenewTime != nil {
+	if lease, err := n.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err == nil &&
+		lease.Spec.RenewTime != nil {
 		value.WriteString(lease.Spec.RenewTime.String())
 	}
 	if ready := nodeCondition(node, corev1.NodeReady); ready != nil && !statusUnknown(ready) {
@@ -160,7 +161,8 @@ func (n *nodeLifecycleController) markUnknown(ctx context.Context, node *corev1.
 		switch {
 		case have == nil:
 			out.Status.Conditions = append(out.Status.Conditions, corev1.NodeCondition{
-				Type: of, Status: corev1.ConditionUnknown, Reason: reasonNeverUpdated, Message: "Kubelet never posted node status.",
+				Type: of, Status: corev1.ConditionUnknown, Reason: reasonNeverUpdated,
+				Message:           "Kubelet never posted node status.",
 				LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: now,
 			})
 			changed = true
@@ -198,7 +200,8 @@ func (n *nodeLifecycleController) markPodsNotReady(ctx context.Context, node *co
 		}
 		condition := pod.Status.Conditions[i]
 		condition.Status, condition.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
-		if err := n.patchPodStatus(ctx, pod, map[string]any{"conditions": []corev1.PodCondition{condition}}); err != nil {
+		if err := n.patchPodStatus(ctx, pod,
+			map[string]any{"conditions": []corev1.PodCondition{condition}}); err != nil {
 			return err
 		}
 		n.Events.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")

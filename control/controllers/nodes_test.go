@@ -57,7 +57,8 @@ func TestUnreachableNodeLosesPodsAndRecovers(t *testing.T) {
 			t.Errorf("the pod of an unreachable node is ready (%v)", err)
 		}
 		run(12 * time.Second)
-		if got := podNames(t, client); slices.Contains(got, "tolerates-10s") || !slices.Contains(got, "tolerates-300s") {
+		if got := podNames(t, client); slices.Contains(got, "tolerates-10s") ||
+			!slices.Contains(got, "tolerates-300s") {
 			t.Errorf("after 10 s, got pods %v", got)
 		}
 		run(300 * time.Second)
@@ -80,7 +81,8 @@ func TestUnreachableNodeLosesPodsAndRecovers(t *testing.T) {
 func TestNoEvictionWithoutReadyNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := startControllers(t, Config{}, []string{NodeLifecycle, TaintEviction},
-			newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionTrue), newPod("pod", "a", withToleration(10)))
+			newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionTrue),
+			newPod("pod", "a", withToleration(10)))
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if got := podNames(t, client); len(got) != 1 {
@@ -191,13 +193,15 @@ func TestEvictionTime(t *testing.T) {
 		"tolerationSeconds": {newPod("p", "n", withToleration(30)), []corev1.Taint{taint}, 1030, true},
 		"shortest tolerationSeconds": {newPod("p", "n", withToleration(30), withToleration(10)), []corev1.Taint{taint},
 			1010, true},
-		"one of two taints not tolerated": {newPod("p", "n", withToleration(30)), []corev1.Taint{taint, other}, 0, true},
-		"negative tolerationSeconds":      {newPod("p", "n", withToleration(-5)), []corev1.Taint{taint}, 1000, true},
+		"one of two taints not tolerated": {newPod("p", "n", withToleration(30)), []corev1.Taint{taint, other}, 0,
+			true},
+		"negative tolerationSeconds": {newPod("p", "n", withToleration(-5)), []corev1.Taint{taint}, 1000, true},
 		"time before the binding": {newPod("p", "n", withToleration(30), withBindingTime(1020)),
 			[]corev1.Taint{taint}, 1050, true},
 		"time before the creation": {newPod("p", "n", withToleration(30), withCreationTime(1010)),
 			[]corev1.Taint{taint}, 1040, true},
-		"pod bound before the taint": {newPod("p", "n", withToleration(30), withCreationTime(900), withBindingTime(990)),
+		"pod bound before the taint": {newPod("p", "n", withToleration(30), withCreationTime(900),
+			withBindingTime(990)),
 			[]corev1.Taint{taint}, 1030, true},
 		"tolerated forever": {newPod("p", "n", func(p *corev1.Pod) {
 			p.Spec.Tolerations = []corev1.Toleration{
@@ -418,7 +422,8 @@ func TestPodGCDeletesOrphanedAndTerminatedPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
 		client := startControllers(t, Config{TerminatedPodGCThreshold: 1}, []string{PodGC},
-			newNode("here", corev1.ConditionTrue), newPod("orphan", "missing"), newPod("kept", "here"), newPod("waiting", ""),
+			newNode("here", corev1.ConditionTrue), newPod("orphan", "missing"), newPod("kept", "here"),
+			newPod("waiting", ""),
 			newPod("old", "here", ended), newPod("young", "here", ended,
 				func(p *corev1.Pod) { p.CreationTimestamp = metav1.Now() }))
 		time.Sleep(30 * time.Second)

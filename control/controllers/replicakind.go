@@ -17,12 +17,13 @@ import (
 type replicaKind struct {
 	schema.GroupVersionKind
 
-	informer         cache.SharedIndexInformer
-	get              func(namespace, name string) (*appsv1.ReplicaSet, error)
-	list             func(namespace string) ([]*appsv1.ReplicaSet, error)
-	live             func(ctx context.Context, namespace, name string) (metav1.Object, error) // reads from the API server
-	statusEqual      func(a, b *appsv1.ReplicaSet) bool                                       // compares the status
-	updateStatusFunc func(ctx context.Context, set *appsv1.ReplicaSet) error                  // writes the status
+	informer cache.SharedIndexInformer
+	get      func(namespace, name string) (*appsv1.ReplicaSet, error)
+	list     func(namespace string) ([]*appsv1.ReplicaSet, error)
+	// reads from the API server
+	live             func(ctx context.Context, namespace, name string) (metav1.Object, error)
+	statusEqual      func(a, b *appsv1.ReplicaSet) bool                      // compares the status
+	updateStatusFunc func(ctx context.Context, set *appsv1.ReplicaSet) error // writes the status
 }
 
 func replicaSetKind(c Config) replicaKind {
@@ -77,7 +78,8 @@ func replicationControllerKind(c Config) replicaKind {
 		},
 		updateStatusFunc: func(ctx context.Context, set *appsv1.ReplicaSet) error {
 			rc := asReplicationController(set)
-			_, err := c.Client.CoreV1().ReplicationControllers(set.Namespace).UpdateStatus(ctx, rc, metav1.UpdateOptions{})
+			_, err := c.Client.CoreV1().ReplicationControllers(set.Namespace).UpdateStatus(ctx, rc,
+				metav1.UpdateOptions{})
 			return err //nolint:wrapcheck // wrapped by the caller
 		},
 	}
@@ -125,8 +127,9 @@ func asReplicationController(set *appsv1.ReplicaSet) *corev1.ReplicationControll
 	}
 	for _, c := range set.Status.Conditions {
 		out.Status.Conditions = append(out.Status.Conditions, corev1.ReplicationControllerCondition{
-			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime,
-			Reason: c.Reason, Message: c.Message,
+			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status,
+			LastTransitionTime: c.LastTransitionTime,
+			Reason:             c.Reason, Message: c.Message,
 		})
 	}
 	return out

@@ -120,7 +120,8 @@ func TestReplicationControllerManagesPods(t *testing.T) {
 			t.Errorf("got pod %+v", pod.ObjectMeta)
 		}
 		updatePod(t, client, "web-1", func(p *corev1.Pod) { delete(p.Labels, "tier"); setReady(p, time.Now()) })
-		if s := getController(t, client).Status; s.Replicas != 2 || s.FullyLabeledReplicas != 1 || s.ReadyReplicas != 1 ||
+		if s := getController(t, client).Status; s.Replicas != 2 || s.FullyLabeledReplicas != 1 ||
+			s.ReadyReplicas != 1 ||
 			s.AvailableReplicas != 1 || s.ObservedGeneration != 7 {
 			t.Errorf("got status %+v", s)
 		}
@@ -300,9 +301,13 @@ func TestDeletionOrder(t *testing.T) {
 		})},
 		"not running yet": {pod("n", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }),
 			pod("n", func(p *corev1.Pod) { p.Status.Conditions = nil })},
-		"not ready":                     {pod("n", func(p *corev1.Pod) { p.Status.Conditions = nil }), pod("n", cost("-5"))},
-		"lower deletion cost":           {pod("n", cost("-5")), pod("n", cost("nonsense"))},
-		"with related pods on the node": {pod("full"), pod("n", func(p *corev1.Pod) { setReady(p, now.Add(-time.Second)) })},
+		"not ready": {pod("n", func(p *corev1.Pod) {
+			p.Status.Conditions = nil
+		}), pod("n", cost("-5"))},
+		"lower deletion cost": {pod("n", cost("-5")), pod("n", cost("nonsense"))},
+		"with related pods on the node": {pod("full"), pod("n", func(p *corev1.Pod) {
+			setReady(p, now.Add(-time.Second))
+		})},
 		"ready more recently": {pod("n", func(p *corev1.Pod) { setReady(p, now.Add(-time.Minute)) }),
 			pod("n", restarted)},
 		"more restarts": {pod("n", restarted),
@@ -329,7 +334,8 @@ func TestRelatedPodCountsIncludeSiblingSets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		yes := true
 		set := func(name, up string) *appsv1.ReplicaSet {
-			return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+			return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+				UID: types.UID(name),
 				OwnerReferences: []metav1.OwnerReference{
 					{APIVersion: "apps/v1", Kind: "Deployment", Name: up, UID: types.UID(up), Controller: &yes},
 				}}}

@@ -67,8 +67,10 @@ func newRootCAController(c Config) ([]*controller, error) {
 		case apierrors.IsNotFound(err):
 			_, err = c.Client.CoreV1().ConfigMaps(name).Create(ctx, &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: rootCAName, Annotations: map[string]string{
-					rootCADescription: "Contains a CA bundle that can be used to verify the kube-apiserver when using internal " +
-						"endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across " +
+					rootCADescription: "Contains a CA bundle that can be used to verify the kube-apiserver when " +
+						"using internal " +
+						"endpoints such as the internal service IP or kubernetes.default.svc. No other usage is " +
+						"guaranteed across " +
 						"distributions of Kubernetes clusters.",
 				}},
 				Data: want,

@@ -58,7 +58,8 @@ func newServiceAccountTokenController(c Config) ([]*controller, error) {
 			return nil // the lister reads from memory and does not fail
 		}
 		for _, s := range all {
-			if s.Type == corev1.SecretTypeServiceAccountToken && s.Annotations[corev1.ServiceAccountNameKey] == account.Name {
+			if s.Type == corev1.SecretTypeServiceAccountToken &&
+				s.Annotations[corev1.ServiceAccountNameKey] == account.Name {
 				keys = append(keys, objectKey(s)...)
 			}
 		}
@@ -77,7 +78,8 @@ func (f *serviceAccountTokenController) sync(ctx context.Context, key string) (t
 	}
 	// Read from the API server: an account created together with its secret may be missing from the
 	// cache.
-	account, err := f.Client.CoreV1().ServiceAccounts(namespace).Get(ctx, secret.Annotations[corev1.ServiceAccountNameKey],
+	account, err := f.Client.CoreV1().ServiceAccounts(namespace).Get(ctx,
+		secret.Annotations[corev1.ServiceAccountNameKey],
 		metav1.GetOptions{})
 	accountUID := secret.Annotations[corev1.ServiceAccountUIDKey]
 	switch {

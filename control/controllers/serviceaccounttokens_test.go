@@ -30,7 +30,8 @@ func (hourlySigner) RenewAt(token string, _ *corev1.ServiceAccount, s *corev1.Se
 // its account.
 func TestServiceAccountTokenControllerFillsAndRenewsSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app", UID: "app-1"}}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "app",
+			UID: "app-1"}}
 		newSecret := func(name, of string, annotations ...string) *corev1.Secret {
 			s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: "s-1",
 				Annotations: map[string]string{corev1.ServiceAccountNameKey: of}},
@@ -44,7 +45,8 @@ func TestServiceAccountTokenControllerFillsAndRenewsSecret(t *testing.T) {
 			Annotations: map[string]string{corev1.ServiceAccountNameKey: "none"}}}
 		client := startControllers(t, Config{TokenSigner: hourlySigner{}, CABundle: []byte("the CA")},
 			[]string{ServiceAccountTokens},
-			account, newSecret("token", "app"), newSecret("unknown", "none"), newSecret("former", "app", "app-0"), other)
+			account, newSecret("token", "app"), newSecret("unknown", "none"), newSecret("former", "app", "app-0"),
+			other)
 		names := func() (out []string) {
 			t.Helper()
 			synctest.Wait()
@@ -85,7 +87,8 @@ func TestServiceAccountTokenControllerFillsAndRenewsSecret(t *testing.T) {
 		if got := string(read().Data["token"]); got == first {
 			t.Error("token not renewed")
 		}
-		if err := client.CoreV1().ServiceAccounts("default").Delete(t.Context(), "app", metav1.DeleteOptions{}); err != nil {
+		if err := client.CoreV1().ServiceAccounts("default").Delete(t.Context(), "app",
+			metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(); !slices.Equal(got, []string{"other"}) {

@@ -189,7 +189,8 @@ func boundAt(pod *corev1.Pod) time.Time {
 }
 
 func (e *taintEvictionController) evict(ctx context.Context, pod *corev1.Pod) error {
-	e.Events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", pod.Namespace,
+	e.Events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s",
+		pod.Namespace,
 		pod.Name)
 	err := e.markDisrupted(ctx, pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "")
 	if err != nil {

@@ -56,8 +56,9 @@ func TestUsageOf(t *testing.T) {
 		{name: "reported rate", cpu: cpu(now, 7, 100*core), previous: cpu(before, -1, 0), memory: memory(5), ok: true,
 			used: 7, window: defaultWindow},
 		{name: "no usage at all", cpu: cpu(now, 0, 0), memory: memory(0), ok: true, window: defaultWindow},
-		{name: "rate computed from two totals", cpu: cpu(now, -1, 3*core), previous: cpu(before, -1, core), memory: memory(5),
-			ok: true, used: core, window: 2 * time.Second},
+		{name: "rate computed from two totals", cpu: cpu(now, -1, 3*core), previous: cpu(before, -1, core),
+			memory: memory(5),
+			ok:     true, used: core, window: 2 * time.Second},
 		{name: "one total gives no rate", cpu: cpu(now, -1, core), memory: memory(5)},
 		{name: "missing previous total", cpu: cpu(now, -1, core), previous: cpu(before, 3, -1), memory: memory(5)},
 		{name: "restart between the totals", cpu: cpu(now, -1, 1), previous: cpu(before, -1, core), memory: memory(5)},
@@ -117,7 +118,8 @@ func newCluster() *cluster {
 }
 
 func (c *cluster) options() Options {
-	return Options{Summary: c.summary, Nodes: corelisters.NewNodeLister(c.nodes), Pods: corelisters.NewPodLister(c.pods)}
+	return Options{Summary: c.summary, Nodes: corelisters.NewNodeLister(c.nodes),
+		Pods: corelisters.NewPodLister(c.pods)}
 }
 
 func (c *cluster) summary(_ context.Context, n *corev1.Node) (*stats.Summary, error) {
@@ -223,8 +225,14 @@ func TestListPodsAndNodes(t *testing.T) {
 		t.Errorf("node that is down: %v", err)
 	}
 	for name, get := range map[string]func() error{
-		"unknown node":               func() error { _, err := nodes.(*nodeMetrics).Get(ctx, "nowhere", nil); return err },
-		"unknown pod":                func() error { _, err := pods.(*podMetrics).Get(ctx, "nowhere", nil); return err },
+		"unknown node": func() error {
+			_, err := nodes.(*nodeMetrics).Get(ctx, "nowhere", nil)
+			return err
+		},
+		"unknown pod": func() error {
+			_, err := pods.(*podMetrics).Get(ctx, "nowhere", nil)
+			return err
+		},
 		"pod without usage":          func() error { _, err := pods.(*podMetrics).Get(ctx, "idle", nil); return err },
 		"pod on a node that is down": func() error { _, err := pods.(*podMetrics).Get(ctx, "lost", nil); return err },
 	} {
@@ -352,7 +360,8 @@ func TestCollectorComputesRatesFromTotals(t *testing.T) {
 		start := time.Now()
 		c.summaries["a"] = func() (*stats.Summary, error) { // half a core
 			now := time.Now()
-			return &stats.Summary{Node: stats.NodeStats{CPU: cpu(now, -1, int64(now.Sub(start))/2), Memory: memory(1)}}, nil
+			return &stats.Summary{Node: stats.NodeStats{CPU: cpu(now, -1, int64(now.Sub(start))/2), Memory: memory(1)}},
+				nil
 		}
 		nodes, _ := New(c.options())
 		for i, want := range []int64{2, 3} {

@@ -98,7 +98,8 @@ func (e *Eviction) Create(
 		pod := registry.MustCast[*corev1.Pod](found)
 		if only.UID != nil && *only.UID != pod.UID {
 			other = apierrors.NewConflict(e.pods.Kind.GroupResource(), name,
-				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s)", *only.UID, pod.UID))
+				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s)", *only.UID,
+					pod.UID))
 			return nil
 		}
 		return e.evict(ctx, pod, deletion.DeepCopy())
@@ -210,7 +211,8 @@ func (e *Eviction) budgetOf(ctx context.Context, pod *corev1.Pod) (*policyv1.Pod
 		}
 		if found != nil {
 			return nil, apierrors.NewInternalError(
-				fmt.Errorf("this pod has more than one PodDisruptionBudget, which the eviction subresource does not support"),
+				fmt.Errorf("this pod has more than one PodDisruptionBudget, which the eviction subresource does " +
+					"not support"),
 			)
 		}
 		found = all[i].DeepCopy()

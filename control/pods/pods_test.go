@@ -16,17 +16,18 @@ func TestMergeMatchKeys(t *testing.T) {
 		MatchLabelKeys:    []string{"a", "missing"},
 		MismatchLabelKeys: []string{"b"},
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "1", "b": "2"}}, Spec: corev1.PodSpec{
-		Affinity: &corev1.Affinity{
-			PodAntiAffinity: &corev1.PodAntiAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term},
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "1", "b": "2"}},
+		Spec: corev1.PodSpec{
+			Affinity: &corev1.Affinity{
+				PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term},
+				},
 			},
-		},
-		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
-			{LabelSelector: &metav1.LabelSelector{}, MatchLabelKeys: []string{"a"}},
-			{MatchLabelKeys: []string{"a"}},
-		},
-	}}
+			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+				{LabelSelector: &metav1.LabelSelector{}, MatchLabelKeys: []string{"a"}},
+				{MatchLabelKeys: []string{"a"}},
+			},
+		}}
 	mergeMatchKeys(pod)
 	got := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector
 	if text := metav1.FormatLabelSelector(got); text != "a in (1),b notin (2)" {
@@ -49,12 +50,14 @@ func TestPodStrategyCheckGracefulDelete(t *testing.T) {
 		{"unbound pod", corev1.Pod{}, number(30), 0},
 		{"terminated pod", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"},
 			Status: corev1.PodStatus{Phase: corev1.PodFailed}}, nil, 0},
-		{"period of the request", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(5)}},
+		{"period of the request",
+			corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(5)}},
 			number(7), 7},
 		{"period of the pod", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(5)}},
 			nil, 5},
 		{"default period", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n"}}, nil, 30},
-		{"negative period", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(-1)}}, nil,
+		{"negative period", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(-1)}},
+			nil,
 			1},
 	} {
 		options := &metav1.DeleteOptions{GracePeriodSeconds: c.requested}
@@ -89,7 +92,8 @@ func TestContainerSelection(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p"},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "i"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}},
+			InitContainers: []corev1.Container{{Name: "i"}},
 			EphemeralContainers: []corev1.EphemeralContainer{
 				{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}},
 			}},
@@ -132,7 +136,8 @@ func TestCheckAndDecrement(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	status := err.(apierrors.APIStatus).Status()
-	if got := status.Details.Causes[0].Message; got != "The disruption budget b needs 2 healthy pods and has 1 currently" {
+	if got := status.Details.Causes[0].Message; got != "The disruption budget b needs 2 healthy pods and has "+
+		"1 currently" {
 		t.Errorf("got %s", got)
 	}
 	b.Status.DisruptionsAllowed = -1
@@ -144,7 +149,8 @@ func TestCheckAndDecrement(t *testing.T) {
 func TestValidateProxyAddress(t *testing.T) {
 	t.Parallel()
 	for ip, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "127.0.0.1": false,
-		"169.254.169.254": false, "::1": false, "": false, "0.0.0.0": false, "224.0.0.1": false, "::ffff:127.0.0.1": false} {
+		"169.254.169.254": false, "::1": false, "": false, "0.0.0.0": false, "224.0.0.1": false,
+		"::ffff:127.0.0.1": false} {
 		if got := validateProxyAddress(ip) == nil; got != want {
 			t.Errorf("%s: got %v", ip, got)
 		}

@@ -67,8 +67,9 @@ func (r *podLocator) authorizeCreate(ctx context.Context) error {
 	create := authorizer.AttributesRecord{
 		User: attrs.GetUser(), Verb: "create", Namespace: attrs.GetNamespace(), APIGroup: attrs.GetAPIGroup(),
 		APIVersion: attrs.GetAPIVersion(),
-		Resource:   attrs.GetResource(), Subresource: attrs.GetSubresource(), Name: attrs.GetName(), ResourceRequest: true,
-		Path: attrs.GetPath(),
+		Resource:   attrs.GetResource(), Subresource: attrs.GetSubresource(), Name: attrs.GetName(),
+		ResourceRequest: true,
+		Path:            attrs.GetPath(),
 	}
 	decision, reason, err := r.Authorizer.Authorize(ctx, create)
 	if decision == authorizer.DecisionAllow {

@@ -20,7 +20,8 @@ var deviceKinds = map[schema.GroupKind]Columns{
 	),
 	{Group: resourcev1.GroupName, Kind: "ResourceSlice"}: columnsOf(
 		func(s *resourcev1.ResourceSlice, now time.Time) []any {
-			return []any{s.Name, valueOr(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name, age(s.CreationTimestamp, now)}
+			return []any{s.Name, valueOr(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name,
+				age(s.CreationTimestamp, now)}
 		},
 		nameColumn,
 		stringColumn("Node", "Node of the devices."),

@@ -70,7 +70,8 @@ var otherKinds = map[schema.GroupKind]Columns{
 	{Group: "node.k8s.io", Kind: "RuntimeClass"}: columnsOf(func(r *nodev1.RuntimeClass, now time.Time) []any {
 		return []any{r.Name, r.Handler, age(r.CreationTimestamp, now)}
 	}, nameColumn, stringColumn("Handler", "Handler of the container runtime."), ageColumn),
-	{Group: "policy", Kind: "PodDisruptionBudget"}: columnsOf(func(p *policyv1.PodDisruptionBudget, now time.Time) []any {
+	{Group: "policy", Kind: "PodDisruptionBudget"}: columnsOf(func(p *policyv1.PodDisruptionBudget,
+		now time.Time) []any {
 		low, high := any("N/A"), any("N/A")
 		if p.Spec.MinAvailable != nil {
 			low = p.Spec.MinAvailable.String()
@@ -84,7 +85,8 @@ var otherKinds = map[schema.GroupKind]Columns{
 		integerColumn("Allowed Disruptions", "Number of pods that can be evicted now."), ageColumn),
 	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: columnsOf(
 		func(p *schedulingv1.PriorityClass, now time.Time) []any {
-			return []any{p.Name, int64(p.Value), p.GlobalDefault, age(p.CreationTimestamp, now), valueOr(p.PreemptionPolicy, "")}
+			return []any{p.Name, int64(p.Value), p.GlobalDefault, age(p.CreationTimestamp, now),
+				valueOr(p.PreemptionPolicy, "")}
 		},
 		nameColumn,
 		integerColumn("Value", "Priority of pods in the class."),

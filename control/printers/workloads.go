@@ -83,7 +83,8 @@ var workloadKinds = map[schema.GroupKind]Columns{
 		}
 	}, nameColumn, stringColumn("Ready", "Ready and desired pods."), ageColumn,
 		containersColumn, imagesColumn),
-	apps("ControllerRevision"): columnsOf(revisionRow, nameColumn, stringColumn("Controller", "Controller of the object."),
+	apps("ControllerRevision"): columnsOf(revisionRow, nameColumn,
+		stringColumn("Controller", "Controller of the object."),
 		integerColumn("Revision", "Revision number."), ageColumn),
 	batch("Job"): columnsOf(
 		jobRow,

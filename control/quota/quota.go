@@ -110,7 +110,8 @@ func ClaimUsage(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 		out[corev1.ResourceRequestsStorage] = size
 	}
 	if class := c.Spec.StorageClassName; class != nil && *class != "" {
-		out[corev1.ResourceName(*class+classSuffix+"persistentvolumeclaims")] = *resource.NewQuantity(1, resource.DecimalSI)
+		out[corev1.ResourceName(*class+classSuffix+"persistentvolumeclaims")] = *resource.NewQuantity(1,
+			resource.DecimalSI)
 		if ok {
 			out[corev1.ResourceName(*class+classSuffix+"requests.storage")] = size
 		}
@@ -160,7 +161,8 @@ func hasConstraint(pod *corev1.Pod, c *corev1.Container, name string, plain core
 // object, one with scopes only pods.
 func Matches(q *corev1.ResourceQuota, pod *corev1.Pod) bool {
 	for _, scope := range q.Spec.Scopes {
-		if !inScope(pod, corev1.ScopedResourceSelectorRequirement{ScopeName: scope, Operator: corev1.ScopeSelectorOpExists}) {
+		if !inScope(pod, corev1.ScopedResourceSelectorRequirement{ScopeName: scope,
+			Operator: corev1.ScopeSelectorOpExists}) {
 			return false
 		}
 	}
@@ -224,8 +226,9 @@ func crossesNamespaces(pod *corev1.Pod) bool {
 	}
 	crosses := func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil }
 	weighted := func(w corev1.WeightedPodAffinityTerm) bool { return crosses(w.PodAffinityTerm) }
-	if n := a.PodAffinity; n != nil && (slices.ContainsFunc(n.RequiredDuringSchedulingIgnoredDuringExecution, crosses) ||
-		slices.ContainsFunc(n.PreferredDuringSchedulingIgnoredDuringExecution, weighted)) {
+	if n := a.PodAffinity; n != nil &&
+		(slices.ContainsFunc(n.RequiredDuringSchedulingIgnoredDuringExecution, crosses) ||
+			slices.ContainsFunc(n.PreferredDuringSchedulingIgnoredDuringExecution, weighted)) {
 		return true
 	}
 	n := a.PodAntiAffinity

@@ -34,9 +34,11 @@ func formatResources(list corev1.ResourceList) string {
 
 func TestPodUsage(t *testing.T) {
 	now := time.Unix(1000, 0)
-	text := `spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 1, memory: 1Gi, example.com/gpu: 2}, limits: {cpu: 2, example.com/gpu: 2}}}, {name: b, image: x, resources: {requests: {cpu: 500m}}}]}`
+	text := `spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 1, memory: 1Gi, example.com/gpu: ` +
+		`2}, limits: {cpu: 2, example.com/gpu: 2}}}, {name: b, image: x, resources: {requests: {cpu: 500m}}}]}`
 	pod := parse[corev1.Pod](t, text)
-	const all = "count/pods=1 cpu=1500m limits.cpu=2 memory=1Gi pods=1 requests.cpu=1500m requests.example.com/gpu=2 requests.memory=1Gi"
+	const all = "count/pods=1 cpu=1500m limits.cpu=2 memory=1Gi pods=1 requests.cpu=1500m requests.example.com/gpu=2 " +
+		"requests.memory=1Gi"
 	if got := formatResources(PodUsage(pod, now)); got != all {
 		t.Errorf("got  %s\nwant %s", got, all)
 	}
@@ -45,7 +47,9 @@ func TestPodUsage(t *testing.T) {
 		{Name: "a", AllocatedResources: allocated,
 			Resources: &corev1.ResourceRequirements{Requests: allocated, Limits: allocated}},
 	}
-	if got, want := formatResources(PodUsage(pod, now)), "count/pods=1 cpu=3500m limits.cpu=3 limits.memory=1Mi memory=1Gi pods=1 requests.cpu=3500m requests.example.com/gpu=2 requests.memory=1Gi"; got != want {
+	if got, want := formatResources(PodUsage(pod, now)),
+		"count/pods=1 cpu=3500m limits.cpu=3 limits.memory=1Mi memory=1Gi pods=1 requests.cpu=3500m "+
+			"requests.example.com/gpu=2 requests.memory=1Gi"; got != want {
 		t.Errorf("resized pod: got  %s\nwant %s", got, want)
 	}
 	pod.Status.ContainerStatuses = nil
@@ -66,10 +70,12 @@ func TestPodUsage(t *testing.T) {
 
 func TestServiceAndClaimUsage(t *testing.T) {
 	for text, want := range map[string]string{
-		"spec: {ports: [{port: 1}]}":                                                           "",
-		"spec: {type: NodePort, ports: [{port: 1}, {port: 2}]}":                                "services.nodeports=2",
-		"spec: {type: LoadBalancer, ports: [{port: 1}]}":                                       "services.loadbalancers=1 services.nodeports=1",
-		"spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 1}]}": "services.loadbalancers=1",
+		"spec: {ports: [{port: 1}]}":                            "",
+		"spec: {type: NodePort, ports: [{port: 1}, {port: 2}]}": "services.nodeports=2",
+		"spec: {type: LoadBalancer, ports: " +
+			"[{port: 1}]}": "services.loadbalancers=1 services.nodeports=1",
+		"spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: " +
+			"[{port: 1}]}": "services.loadbalancers=1",
 	} {
 		if got := formatResources(ServiceUsage(parse[corev1.Service](t, text))); got != want {
 			t.Errorf("%s: got %s", text, got)
@@ -77,7 +83,8 @@ func TestServiceAndClaimUsage(t *testing.T) {
 	}
 	claim := parse[corev1.PersistentVolumeClaim](t,
 		"spec: {storageClassName: fast, resources: {requests: {storage: 5Gi}}}")
-	want := "fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/requests.storage=5Gi requests.storage=5Gi"
+	want := "fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 " +
+		"fast.storageclass.storage.k8s.io/requests.storage=5Gi requests.storage=5Gi"
 	if got := formatResources(ClaimUsage(claim)); got != want {
 		t.Errorf("claim: %s", got)
 	}
@@ -85,8 +92,10 @@ func TestServiceAndClaimUsage(t *testing.T) {
 
 func TestMatches(t *testing.T) {
 	const bestEffort, burstable = "spec: {containers: [{name: a, image: x}]}",
-		"spec: {priorityClassName: high, activeDeadlineSeconds: 5, containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"
-	crossNamespace := "spec: {containers: [{name: a, image: x}], affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, namespaces: [other]}]}}}"
+		"spec: {priorityClassName: high, activeDeadlineSeconds: 5, containers: [{name: a, image: x, resources: " +
+			"{requests: {cpu: 1}}}]}"
+	crossNamespace := "spec: {containers: [{name: a, image: x}], affinity: {podAntiAffinity: " +
+		"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, namespaces: [other]}]}}}"
 	for _, row := range []struct {
 		quota, pod string
 		want       bool
@@ -96,16 +105,21 @@ func TestMatches(t *testing.T) {
 		{"spec: {scopes: [BestEffort]}", burstable, false},
 		{"spec: {scopes: [NotBestEffort, Terminating]}", burstable, true},
 		{"spec: {scopes: [NotBestEffort, NotTerminating]}", burstable, false},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", burstable,
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}",
+			burstable,
 			true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", bestEffort,
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}",
+			bestEffort,
 			false},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [low]}]}}", burstable,
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [low]}]}}",
+			burstable,
 			true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: DoesNotExist}]}}", bestEffort, true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: DoesNotExist}]}}", bestEffort,
+			true},
 		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}",
 			crossNamespace, true},
-		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", bestEffort,
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}",
+			bestEffort,
 			false},
 	} {
 		if got := Matches(parse[corev1.ResourceQuota](t, row.quota), parse[corev1.Pod](t, row.pod)); got != row.want {
@@ -138,11 +152,15 @@ func TestObjectCountNames(t *testing.T) {
 func TestMissingConstraints(t *testing.T) {
 	names := []corev1.ResourceName{"requests.cpu", "limits.memory", "requests.ephemeral-storage", "pods"}
 	for name, row := range map[string]struct{ spec, want string }{
-		"a container": {"{containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: {cpu: 1}, limits: {memory: 1Gi}}}]}",
+		"a container": {"{containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: " +
+			"{cpu: 1}, limits: {memory: 1Gi}}}]}",
 			"map[limits.memory:[a]]"},
-		"an init container and a sidecar": {"{initContainers: [{name: s, restartPolicy: Always}, {name: i, resources: {limits: {memory: 1}}}], containers: [{name: a, resources: {requests: {cpu: 1}, limits: {memory: 1}}}]}",
+		"an init container and a sidecar": {"{initContainers: [{name: s, restartPolicy: Always}, {name: i, " +
+			"resources: {limits: {memory: 1}}}], containers: [{name: a, resources: {requests: {cpu: 1}, limits: " +
+			"{memory: 1}}}]}",
 			"map[limits.memory:[s] requests.cpu:[i s]]"},
-		"pod-level resources": {"{resources: {requests: {cpu: 1}, limits: {memory: 1}}, initContainers: [{name: i}], containers: [{name: a}]}", "map[]"},
+		"pod-level resources": {"{resources: {requests: {cpu: 1}, limits: {memory: 1}}, initContainers: [{name: i}], " +
+			"containers: [{name: a}]}", "map[]"},
 	} {
 		if got := fmt.Sprint(MissingConstraints(names, parse[corev1.Pod](t, "spec: "+row.spec))); got != row.want {
 			t.Errorf("%s: got %s, want %s", name, got, row.want)

@@ -12,7 +12,9 @@ func accessKinds() []*Kind {
 	return []*Kind{
 		{
 			GroupVersion: rbac, Resource: "roles", Singular: "role", AllowCreateOnUpdate: true,
-			New: func() runtime.Object { return &rbacv1.Role{} }, NewList: func() runtime.Object { return &rbacv1.RoleList{} },
+			New: func() runtime.Object {
+				return &rbacv1.Role{}
+			}, NewList: func() runtime.Object { return &rbacv1.RoleList{} },
 		},
 		{
 			GroupVersion: rbac, Resource: "rolebindings", Singular: "rolebinding", AllowCreateOnUpdate: true,

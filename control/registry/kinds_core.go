@@ -18,17 +18,20 @@ func podKinds() []*Kind {
 	v1 := corev1.SchemeGroupVersion
 	return []*Kind{
 		{
-			GroupVersion: v1, Resource: "namespaces", Singular: "namespace", ShortNames: []string{"ns"}, ClusterScoped: true,
-			New:     func() runtime.Object { return &corev1.Namespace{} },
-			NewList: func() runtime.Object { return &corev1.NamespaceList{} },
-			Status:  true, Cached: true, FieldNames: []string{"status.phase", "name"},
+			GroupVersion: v1, Resource: "namespaces", Singular: "namespace", ShortNames: []string{"ns"},
+			ClusterScoped: true,
+			New:           func() runtime.Object { return &corev1.Namespace{} },
+			NewList:       func() runtime.Object { return &corev1.NamespaceList{} },
+			Status:        true, Cached: true, FieldNames: []string{"status.phase", "name"},
 			Fields: fieldsFunc(func(n *corev1.Namespace) fields.Set {
 				return fields.Set{"status.phase": string(n.Status.Phase), "name": n.Name}
 			}),
 		},
 		{
 			GroupVersion: v1, Resource: "pods", Singular: "pod", ShortNames: []string{"po"}, InAllCategory: true,
-			New: func() runtime.Object { return &corev1.Pod{} }, NewList: func() runtime.Object { return &corev1.PodList{} },
+			New: func() runtime.Object {
+				return &corev1.Pod{}
+			}, NewList: func() runtime.Object { return &corev1.PodList{} },
 			Status: true, Generation: true, Cached: true,
 			IndexField: "spec.nodeName",
 			FieldNames: []string{
@@ -51,8 +54,11 @@ func podKinds() []*Kind {
 		},
 		{
 			GroupVersion: v1, Resource: "nodes", Singular: "node", ShortNames: []string{"no"}, ClusterScoped: true,
-			New: func() runtime.Object { return &corev1.Node{} }, NewList: func() runtime.Object { return &corev1.NodeList{} },
-			Status: true, StatusOnCreate: true, Cached: true, Prefix: "minions", FieldNames: []string{"spec.unschedulable"},
+			New: func() runtime.Object {
+				return &corev1.Node{}
+			}, NewList: func() runtime.Object { return &corev1.NodeList{} },
+			Status: true, StatusOnCreate: true, Cached: true, Prefix: "minions",
+			FieldNames: []string{"spec.unschedulable"},
 			Fields: fieldsFunc(func(n *corev1.Node) fields.Set {
 				return fields.Set{"spec.unschedulable": yesNo(n.Spec.Unschedulable)}
 			}),
@@ -69,7 +75,8 @@ func podKinds() []*Kind {
 			Fields:  fieldsFunc(func(s *corev1.Secret) fields.Set { return fields.Set{"type": string(s.Type)} }),
 		},
 		{
-			GroupVersion: v1, Resource: "serviceaccounts", Singular: "serviceaccount", ShortNames: []string{"sa"}, Cached: true,
+			GroupVersion: v1, Resource: "serviceaccounts", Singular: "serviceaccount", ShortNames: []string{"sa"},
+			Cached:  true,
 			New:     func() runtime.Object { return &corev1.ServiceAccount{} },
 			NewList: func() runtime.Object { return &corev1.ServiceAccountList{} },
 		},
@@ -81,7 +88,8 @@ func otherCoreKinds() []*Kind {
 	v1 := corev1.SchemeGroupVersion
 	return []*Kind{
 		{
-			GroupVersion: v1, Resource: "services", Singular: "service", ShortNames: []string{"svc"}, InAllCategory: true,
+			GroupVersion: v1, Resource: "services", Singular: "service", ShortNames: []string{"svc"},
+			InAllCategory:       true,
 			AllowCreateOnUpdate: true,
 			New:                 func() runtime.Object { return &corev1.Service{} },
 			NewList:             func() runtime.Object { return &corev1.ServiceList{} },
@@ -111,7 +119,8 @@ func otherCoreKinds() []*Kind {
 			NewList:             func() runtime.Object { return &corev1.LimitRangeList{} },
 		},
 		{
-			GroupVersion: v1, Resource: "resourcequotas", Singular: "resourcequota", ShortNames: []string{"quota"}, Status: true,
+			GroupVersion: v1, Resource: "resourcequotas", Singular: "resourcequota", ShortNames: []string{"quota"},
+			Status:  true,
 			New:     func() runtime.Object { return &corev1.ResourceQuota{} },
 			NewList: func() runtime.Object { return &corev1.ResourceQuotaList{} },
 		},
@@ -137,7 +146,8 @@ func otherCoreKinds() []*Kind {
 			New:     func() runtime.Object { return &corev1.ReplicationController{} },
 			NewList: func() runtime.Object { return &corev1.ReplicationControllerList{} },
 			Status:  true, Generation: true, OrphanDependents: true, Scale: replicationControllerScale,
-			FieldNames: []string{"status.replicas"}, Fields: fieldsFunc(replicationControllerFields), Prefix: "controllers",
+			FieldNames: []string{"status.replicas"}, Fields: fieldsFunc(replicationControllerFields),
+			Prefix: "controllers",
 		},
 	}
 }

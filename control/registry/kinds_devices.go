@@ -42,10 +42,13 @@ func deviceKinds() []*Kind {
 			StoredOnlyWarning: storedOnlyWarning("resource claim templates"),
 		},
 		{
-			GroupVersion: v1, Resource: "resourceslices", Singular: "resourceslice", ClusterScoped: true, Generation: true,
-			New:     func() runtime.Object { return &resourcev1.ResourceSlice{} },
-			NewList: func() runtime.Object { return &resourcev1.ResourceSliceList{} },
-			Prepare: func(_ context.Context, obj runtime.Object) { setTaintTimes(MustCast[*resourcev1.ResourceSlice](obj)) },
+			GroupVersion: v1, Resource: "resourceslices", Singular: "resourceslice", ClusterScoped: true,
+			Generation: true,
+			New:        func() runtime.Object { return &resourcev1.ResourceSlice{} },
+			NewList:    func() runtime.Object { return &resourcev1.ResourceSliceList{} },
+			Prepare: func(_ context.Context, obj runtime.Object) {
+				setTaintTimes(MustCast[*resourcev1.ResourceSlice](obj))
+			},
 			PrepareUpdate: func(_ context.Context, obj, _ runtime.Object) {
 				setTaintTimes(MustCast[*resourcev1.ResourceSlice](obj))
 			},
@@ -58,7 +61,8 @@ func deviceKinds() []*Kind {
 			StoredOnlyWarning: storedOnlyWarning("resource slices"),
 		},
 		{
-			GroupVersion: v1, Resource: "devicetaintrules", Singular: "devicetaintrule", ClusterScoped: true, Status: true,
+			GroupVersion: v1, Resource: "devicetaintrules", Singular: "devicetaintrule", ClusterScoped: true,
+			Status:     true,
 			Generation: true, RequireResourceVersion: true,
 			New:     func() runtime.Object { return &resourcev1.DeviceTaintRule{} },
 			NewList: func() runtime.Object { return &resourcev1.DeviceTaintRuleList{} },
@@ -92,7 +96,8 @@ func driverNameWarnings(obj runtime.Object) []string {
 	if driver == strings.ToLower(driver) {
 		return nil
 	}
-	return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters", driver)}
+	return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters",
+		driver)}
 }
 
 func setTaintTimes(s *resourcev1.ResourceSlice) {

@@ -31,7 +31,8 @@ func schedulingKinds() []*Kind {
 			NewList: func() runtime.Object { return &schedulingv1.PriorityClassList{} },
 		},
 		{
-			GroupVersion: nodev1.SchemeGroupVersion, Resource: "runtimeclasses", Singular: "runtimeclass", ClusterScoped: true,
+			GroupVersion: nodev1.SchemeGroupVersion, Resource: "runtimeclasses", Singular: "runtimeclass",
+			ClusterScoped:       true,
 			AllowCreateOnUpdate: true, RequireResourceVersion: true,
 			New:     func() runtime.Object { return &nodev1.RuntimeClass{} },
 			NewList: func() runtime.Object { return &nodev1.RuntimeClassList{} },
@@ -85,29 +86,33 @@ func storageKinds() []*Kind {
 			StoredOnlyWarning: storedOnlyWarning("volume attributes classes"),
 		},
 		{
-			GroupVersion: v1, Resource: "csinodes", Singular: "csinode", ClusterScoped: true, RequireResourceVersion: true,
-			New:               func() runtime.Object { return &storagev1.CSINode{} },
-			NewList:           func() runtime.Object { return &storagev1.CSINodeList{} },
-			StoredOnlyWarning: storedOnlyWarning("CSI nodes"),
+			GroupVersion: v1, Resource: "csinodes", Singular: "csinode", ClusterScoped: true,
+			RequireResourceVersion: true,
+			New:                    func() runtime.Object { return &storagev1.CSINode{} },
+			NewList:                func() runtime.Object { return &storagev1.CSINodeList{} },
+			StoredOnlyWarning:      storedOnlyWarning("CSI nodes"),
 		},
 		{
-			GroupVersion: v1, Resource: "csidrivers", Singular: "csidriver", ClusterScoped: true, RequireResourceVersion: true,
-			New:               func() runtime.Object { return &storagev1.CSIDriver{} },
-			NewList:           func() runtime.Object { return &storagev1.CSIDriverList{} },
-			StoredOnlyWarning: storedOnlyWarning("CSI drivers"),
+			GroupVersion: v1, Resource: "csidrivers", Singular: "csidriver", ClusterScoped: true,
+			RequireResourceVersion: true,
+			New:                    func() runtime.Object { return &storagev1.CSIDriver{} },
+			NewList:                func() runtime.Object { return &storagev1.CSIDriverList{} },
+			StoredOnlyWarning:      storedOnlyWarning("CSI drivers"),
 		},
 		{
-			GroupVersion: v1, Resource: "volumeattachments", Singular: "volumeattachment", ClusterScoped: true, Status: true,
+			GroupVersion: v1, Resource: "volumeattachments", Singular: "volumeattachment", ClusterScoped: true,
+			Status:                 true,
 			RequireResourceVersion: true,
 			New:                    func() runtime.Object { return &storagev1.VolumeAttachment{} },
 			NewList:                func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
 			StoredOnlyWarning:      storedOnlyWarning("volume attachments"),
 		},
 		{
-			GroupVersion: v1, Resource: "csistoragecapacities", Singular: "csistoragecapacity", RequireResourceVersion: true,
-			New:               func() runtime.Object { return &storagev1.CSIStorageCapacity{} },
-			NewList:           func() runtime.Object { return &storagev1.CSIStorageCapacityList{} },
-			StoredOnlyWarning: storedOnlyWarning("CSI storage capacities"),
+			GroupVersion: v1, Resource: "csistoragecapacities", Singular: "csistoragecapacity",
+			RequireResourceVersion: true,
+			New:                    func() runtime.Object { return &storagev1.CSIStorageCapacity{} },
+			NewList:                func() runtime.Object { return &storagev1.CSIStorageCapacityList{} },
+			StoredOnlyWarning:      storedOnlyWarning("CSI storage capacities"),
 		},
 	}
 }
@@ -118,7 +123,9 @@ func eventKinds() []*Kind {
 	row := func() Kind {
 		return Kind{
 			Resource: "events", Singular: "event", ShortNames: []string{"ev"},
-			New: func() runtime.Object { return &corev1.Event{} }, NewList: func() runtime.Object { return &corev1.EventList{} },
+			New: func() runtime.Object {
+				return &corev1.Event{}
+			}, NewList: func() runtime.Object { return &corev1.EventList{} },
 			TTL: time.Hour, AllowCreateOnUpdate: true, Prefix: "events", Fields: fieldsFunc(eventFields),
 		}
 	}

@@ -27,9 +27,10 @@ var consumers = map[schema.GroupResource]string{
 	{Resource: "events"}:                 "read by users",
 	{Resource: "podtemplates"}: "read by users: also in Kubernetes no " +
 		"controller acts on them",
-	{Group: "events.k8s.io", Resource: "events"}:                           "read by users",
-	{Group: "apps", Resource: "replicasets"}:                               "replicaset controller",
-	{Group: "apps", Resource: "controllerrevisions"}:                       "history of the controllers that write them",
+	{Group: "events.k8s.io", Resource: "events"}: "read by users",
+	{Group: "apps", Resource: "replicasets"}:     "replicaset controller",
+	{Group: "apps", Resource: "controllerrevisions"}: "history of the controllers " +
+		"that write them",
 	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                "authorization",
 	{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}:         "authorization",
 	{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}:         "authorization",
@@ -70,14 +71,16 @@ func TestKindsWithoutConsumerWarn(t *testing.T) {
 		switch {
 		case consumed && k.StoredOnlyWarning != "":
 			t.Errorf("%s warns %q, but is used by %s", k.Resource, k.StoredOnlyWarning, consumer)
-		case !consumed && !strings.HasSuffix(k.StoredOnlyWarning, " are stored by this server, which does not act on them"):
+		case !consumed && !strings.HasSuffix(k.StoredOnlyWarning,
+			" are stored by this server, which does not act on them"):
 			t.Errorf("nothing acts on %s, but the warning is %q", k.Resource, k.StoredOnlyWarning)
 		case !consumed:
 			s := NewStrategy(k, nil)
 			if warnings := s.WarningsOnCreate(t.Context(), k.New()); !slices.Contains(warnings, k.StoredOnlyWarning) {
 				t.Errorf("warnings on create of %s: %q", k.Resource, warnings)
 			}
-			if warnings := s.WarningsOnUpdate(t.Context(), k.New(), k.New()); !slices.Contains(warnings, k.StoredOnlyWarning) {
+			if warnings := s.WarningsOnUpdate(t.Context(), k.New(), k.New()); !slices.Contains(warnings,
+				k.StoredOnlyWarning) {
 				t.Errorf("warnings on update of %s: %q", k.Resource, warnings)
 			}
 		}

@@ -19,14 +19,16 @@ func workloadKinds() []*Kind {
 			InAllCategory: true,
 			New:           func() runtime.Object { return &appsv1.Deployment{} },
 			NewList:       func() runtime.Object { return &appsv1.DeploymentList{} },
-			Status:        true, Generation: true, GenerationMetadata: metav1.Object.GetAnnotations, Scale: deploymentScale,
+			Status:        true, Generation: true, GenerationMetadata: metav1.Object.GetAnnotations,
+			Scale:             deploymentScale,
 			StoredOnlyWarning: storedOnlyWarning("deployments"),
 		},
 		{
-			GroupVersion: apps, Resource: "replicasets", Singular: "replicaset", ShortNames: []string{"rs"}, InAllCategory: true,
-			New:     func() runtime.Object { return &appsv1.ReplicaSet{} },
-			NewList: func() runtime.Object { return &appsv1.ReplicaSetList{} },
-			Status:  true, Generation: true, Scale: replicaSetScale, FieldNames: []string{"status.replicas"},
+			GroupVersion: apps, Resource: "replicasets", Singular: "replicaset", ShortNames: []string{"rs"},
+			InAllCategory: true,
+			New:           func() runtime.Object { return &appsv1.ReplicaSet{} },
+			NewList:       func() runtime.Object { return &appsv1.ReplicaSetList{} },
+			Status:        true, Generation: true, Scale: replicaSetScale, FieldNames: []string{"status.replicas"},
 			Fields: fieldsFunc(func(r *appsv1.ReplicaSet) fields.Set {
 				return fields.Set{"status.replicas": strconv.Itoa(int(r.Status.Replicas))}
 			}),
@@ -40,10 +42,11 @@ func workloadKinds() []*Kind {
 			StoredOnlyWarning: storedOnlyWarning("stateful sets"),
 		},
 		{
-			GroupVersion: apps, Resource: "daemonsets", Singular: "daemonset", ShortNames: []string{"ds"}, InAllCategory: true,
-			New:     func() runtime.Object { return &appsv1.DaemonSet{} },
-			NewList: func() runtime.Object { return &appsv1.DaemonSetList{} },
-			Status:  true, Generation: true, StoredOnlyWarning: storedOnlyWarning("daemon sets"),
+			GroupVersion: apps, Resource: "daemonsets", Singular: "daemonset", ShortNames: []string{"ds"},
+			InAllCategory: true,
+			New:           func() runtime.Object { return &appsv1.DaemonSet{} },
+			NewList:       func() runtime.Object { return &appsv1.DaemonSetList{} },
+			Status:        true, Generation: true, StoredOnlyWarning: storedOnlyWarning("daemon sets"),
 		},
 		{
 			GroupVersion: apps, Resource: "controllerrevisions", Singular: "controllerrevision",
@@ -52,7 +55,9 @@ func workloadKinds() []*Kind {
 		},
 		{
 			GroupVersion: batch, Resource: "jobs", Singular: "job", InAllCategory: true, OrphanDependents: true,
-			New: func() runtime.Object { return &batchv1.Job{} }, NewList: func() runtime.Object { return &batchv1.JobList{} },
+			New: func() runtime.Object {
+				return &batchv1.Job{}
+			}, NewList: func() runtime.Object { return &batchv1.JobList{} },
 			Status: true, Generation: true, StoredOnlyWarning: storedOnlyWarning("jobs"),
 			FieldNames: []string{"status.successful"},
 			Fields: fieldsFunc(func(j *batchv1.Job) fields.Set {
@@ -60,10 +65,11 @@ func workloadKinds() []*Kind {
 			}),
 		},
 		{
-			GroupVersion: batch, Resource: "cronjobs", Singular: "cronjob", ShortNames: []string{"cj"}, InAllCategory: true,
-			New:     func() runtime.Object { return &batchv1.CronJob{} },
-			NewList: func() runtime.Object { return &batchv1.CronJobList{} },
-			Status:  true, Generation: true, StoredOnlyWarning: storedOnlyWarning("cron jobs"),
+			GroupVersion: batch, Resource: "cronjobs", Singular: "cronjob", ShortNames: []string{"cj"},
+			InAllCategory: true,
+			New:           func() runtime.Object { return &batchv1.CronJob{} },
+			NewList:       func() runtime.Object { return &batchv1.CronJobList{} },
+			Status:        true, Generation: true, StoredOnlyWarning: storedOnlyWarning("cron jobs"),
 		},
 	}
 }
@@ -95,7 +101,8 @@ var statefulSetScale = &ScaleAccessor{
 var replicationControllerScale = &ScaleAccessor{
 	Get: func(obj runtime.Object) (int32, int32, *metav1.LabelSelector) {
 		r := MustCast[*corev1.ReplicationController](obj)
-		return replicasOrDefault(r.Spec.Replicas), r.Status.Replicas, &metav1.LabelSelector{MatchLabels: r.Spec.Selector}
+		return replicasOrDefault(r.Spec.Replicas), r.Status.Replicas,
+			&metav1.LabelSelector{MatchLabels: r.Spec.Selector}
 	},
 	SetReplicas: func(obj runtime.Object, want int32) {
 		MustCast[*corev1.ReplicationController](obj).Spec.Replicas = &want

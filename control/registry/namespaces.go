@@ -213,7 +213,8 @@ func (n *Namespaces) Delete(
 		options.Preconditions.UID = &namespace.UID
 	} else if *options.Preconditions.UID != namespace.UID {
 		return nil, false, apierrors.NewConflict(n.store.Kind.GroupResource(), name,
-			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *options.Preconditions.UID,
+			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v",
+				*options.Preconditions.UID,
 				namespace.UID))
 	}
 	if version := options.Preconditions.ResourceVersion; version != nil && *version != namespace.ResourceVersion {

@@ -149,7 +149,8 @@ func (o *scaleUpdate) UpdatedObject(ctx context.Context, obj runtime.Object) (ru
 			autoscalingv1.SchemeGroupVersion.WithKind("Scale").GroupKind(),
 			o.name,
 			field.ErrorList{
-				field.Invalid(field.NewPath("spec", "replicas"), scale.Spec.Replicas, "must be greater than or equal to 0")},
+				field.Invalid(field.NewPath("spec", "replicas"), scale.Spec.Replicas,
+					"must be greater than or equal to 0")},
 		)
 	}
 	if scale.ResourceVersion != "" && scale.ResourceVersion != old.ResourceVersion {

@@ -41,7 +41,8 @@ var (
 		"type",
 	}
 	groupEventFields = []string{"regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid",
-		"regarding.apiVersion", "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type"}
+		"regarding.apiVersion", "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController",
+		"type"}
 )
 
 // eventFields returns the selectable fields of an event with the names of both groups.

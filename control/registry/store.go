@@ -60,7 +60,9 @@ func NewStoreWithStrategy(kind *Kind, storeOptions StoreOptions, strategy StoreS
 		TableConvertor:            TableConvertor{kind.Columns},
 	}
 	if kind.TTL > 0 {
-		store.TTLFunc = func(_ runtime.Object, _ uint64, _ bool) (uint64, error) { return uint64(kind.TTL.Seconds()), nil }
+		store.TTLFunc = func(_ runtime.Object, _ uint64, _ bool) (uint64, error) {
+			return uint64(kind.TTL.Seconds()), nil
+		}
 	}
 	options := &generic.StoreOptions{RESTOptions: storeOptions.RESTOptions, AttrFunc: kind.attributes}
 	if name := kind.IndexField; name != "" {

@@ -29,7 +29,8 @@ func (s *Scheduler) bind(ctx context.Context, pod *corev1.Pod, result placement.
 	}, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		s.Log.Info("pod bound", "pod", pod.Namespace+"/"+pod.Name, "node", result.Node, "feasibleNodes", result.Feasible)
+		s.Log.Info("pod bound", "pod", pod.Namespace+"/"+pod.Name, "node", result.Node, "feasibleNodes",
+			result.Feasible)
 		s.Events.Eventf(pod, corev1.EventTypeNormal, eventScheduled, "Successfully assigned %s/%s to %s", pod.Namespace,
 			pod.Name, result.Node)
 	case ctx.Err() != nil:
@@ -77,21 +78,25 @@ func (s *Scheduler) evictVictims(ctx context.Context, pod *corev1.Pod, p placeme
 			continue
 		}
 		if err != nil {
-			s.Log.Warn("pod preemption failed", "pod", pod.Namespace+"/"+pod.Name, "victim", victim.Namespace+"/"+victim.Name,
+			s.Log.Warn("pod preemption failed", "pod", pod.Namespace+"/"+pod.Name, "victim", victim.Namespace+"/"+
+				victim.Name,
 				"err", err)
 			s.inbox.post(func() { s.queue.requeueUnschedulable(pod.UID, time.Now()) })
 			continue
 		}
-		s.Log.Info("pod preempted", "victim", victim.Namespace+"/"+victim.Name, "pod", pod.Namespace+"/"+pod.Name, "node",
+		s.Log.Info("pod preempted", "victim", victim.Namespace+"/"+victim.Name, "pod", pod.Namespace+"/"+pod.Name,
+			"node",
 			p.Node)
-		s.Events.Eventf(victim, corev1.EventTypeNormal, eventPreempted, "Preempted by pod %s on node %s", pod.UID, p.Node)
+		s.Events.Eventf(victim, corev1.EventTypeNormal, eventPreempted, "Preempted by pod %s on node %s", pod.UID,
+			p.Node)
 	}
 }
 
 func (s *Scheduler) evictVictim(ctx context.Context, victim *corev1.Pod) error {
 	condition := corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: victim.Generation,
-		Reason: corev1.PodReasonPreemptionByScheduler, Message: s.Name + ": preempting to accommodate a higher priority pod",
+		Reason: corev1.PodReasonPreemptionByScheduler, Message: s.Name +
+			": preempting to accommodate a higher priority pod",
 	}
 	if err := s.patchStatus(ctx, victim, condition, nil); err != nil {
 		return err
@@ -115,7 +120,8 @@ func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, condition 
 		if have.Type != condition.Type {
 			continue
 		}
-		unchanged = have.Reason == condition.Reason && have.Message == condition.Message && have.Status == condition.Status
+		unchanged = have.Reason == condition.Reason && have.Message == condition.Message &&
+			have.Status == condition.Status
 		if have.Status == condition.Status {
 			condition.LastTransitionTime = have.LastTransitionTime
 		}

@@ -30,7 +30,8 @@ func TestNodeUpdateRequeuesByFilter(t *testing.T) {
 		"label": {
 			func(n *corev1.Node) { n.Labels = map[string]string{"disk": "fast"} },
 			// volumes select nodes by label
-			[]placement.Filter{placement.FilterNodeAffinity, placement.FilterVolumeBinding, placement.FilterPodTopologySpread,
+			[]placement.Filter{placement.FilterNodeAffinity, placement.FilterVolumeBinding,
+				placement.FilterPodTopologySpread,
 				placement.FilterInterPodAffinity},
 		},
 		"taint": {
@@ -77,8 +78,10 @@ func TestNodeUpdateRequeuesByFilter(t *testing.T) {
 func TestRemovedNominationFreesResources(t *testing.T) {
 	t.Parallel()
 	s := &Scheduler{Config: Config{Name: DefaultName}, cluster: placement.NewCluster(), queue: newQueue()}
-	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourcePods: resource.MustParse("9")}
-	s.nodeUpdated(nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: one}})
+	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"),
+		corev1.ResourcePods: resource.MustParse("9")}
+	s.nodeUpdated(nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status: corev1.NodeStatus{Allocatable: one}})
 	requestingPod := func(name, nominated string) *corev1.Pod {
 		p := pod(name, 0)
 		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{

@@ -64,7 +64,8 @@ func New(config Config) (*Scheduler, error) {
 		{core.Pods().Informer(), eventHandlers(s, s.podUpdated, s.podDeleted)},
 		{core.Nodes().Informer(), eventHandlers(s, s.nodeUpdated, s.nodeDeleted)},
 		{core.Namespaces().Informer(), eventHandlers(s, s.namespaceUpdated, s.namespaceDeleted)},
-		{core.PersistentVolumeClaims().Informer(), eventHandlers(s, s.claimUpdated, func(*corev1.PersistentVolumeClaim) {})},
+		{core.PersistentVolumeClaims().Informer(),
+			eventHandlers(s, s.claimUpdated, func(*corev1.PersistentVolumeClaim) {})},
 		{core.PersistentVolumes().Informer(), eventHandlers(s, s.volumeUpdated, func(*corev1.PersistentVolume) {})},
 	} {
 		reg, err := watch.informer.AddEventHandler(watch.handlers)

@@ -21,7 +21,8 @@ func (s *Scheduler) volumeAffinities(pod *corev1.Pod) (affinities []*corev1.Node
 		claim, err := core.PersistentVolumeClaims().Lister().PersistentVolumeClaims(pod.Namespace).Get(name)
 		switch {
 		case err != nil && own:
-			return nil, fmt.Sprintf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", name)
+			return nil, fmt.Sprintf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q",
+				name)
 		case err != nil:
 			return nil, fmt.Sprintf("persistentvolumeclaim %q not found", name)
 		case own && !metav1.IsControlledBy(claim, pod):

@@ -165,7 +165,8 @@ func (a *allocator) allocateAddresses(ctx context.Context, s, old *corev1.Servic
 			}
 			if !ok || !cidr.Contains(want) || want == cidr.Masked().Addr() {
 				return invalid(s, field.Invalid(path, s.Spec.ClusterIPs, fmt.Sprintf(
-					"failed to allocate IP %s: the provided IP (%s) is not in the valid range. The range of valid IPs is %s",
+					"failed to allocate IP %s: the provided IP (%s) is not in the valid range. The range of "+
+						"valid IPs is %s",
 					text,
 					text,
 					cidr,
@@ -274,7 +275,9 @@ func (a *allocator) claimFreePort(
 	}
 	size := int64(a.ranges.Ports.Last-a.ranges.Ports.First) + 1
 	number := func(n int64) int32 { return a.ranges.Ports.First + int32(n) }
-	n, err := a.claimFree(ctx, min(staticBandSize(size), 128), size, func(n int64) claimKey { return portKey(number(n)) })
+	n, err := a.claimFree(ctx, min(staticBandSize(size), 128), size, func(n int64) claimKey {
+		return portKey(number(n))
+	})
 	if err != nil {
 		return 0, apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
 	}

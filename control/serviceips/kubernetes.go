@@ -228,7 +228,8 @@ func (k *KubernetesService) syncEndpoints(ctx context.Context, servers []netip.A
 	var subsets []corev1.EndpointSubset //nolint:staticcheck // as above
 	for _, port := range slices.Sorted(maps.Keys(byPort)) {
 		subsets = append(subsets, corev1.EndpointSubset{ //nolint:staticcheck // as above
-			Addresses: byPort[port], Ports: []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}},
+			Addresses: byPort[port],
+			Ports:     []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}},
 		})
 	}
 	have, err := endpoints.Get(ctx, kubernetesName, metav1.GetOptions{})
@@ -287,7 +288,8 @@ func (k *KubernetesService) syncEndpointSlice(ctx context.Context, servers []net
 		return ignoreConcurrentWrite(err)
 	}
 	if err != nil ||
-		equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
+		equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) &&
+			equality.Semantic.DeepEqual(have.Ports, want.Ports) {
 		return err
 	}
 	next := have.DeepCopy()

@@ -23,7 +23,8 @@ func mayHaveNodePorts(s *corev1.Service) bool {
 // allocatesNodePorts reports whether node ports are allocated.
 func allocatesNodePorts(s *corev1.Service) bool {
 	a := s.Spec.AllocateLoadBalancerNodePorts
-	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer && (a == nil || *a)
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
+		(a == nil || *a)
 }
 
 // needsHealthCheckNodePort reports whether a load balancer checks the health of each node.
@@ -130,7 +131,8 @@ func setFamilies(s *corev1.Service, cluster []corev1.IPFamily) *field.Error {
 		return nil
 	}
 	if policy == corev1.IPFamilyPolicyRequireDualStack && len(cluster) < 2 {
-		return field.Invalid(at.Child("ipFamilyPolicy"), policy, "this cluster is not configured for dual-stack services")
+		return field.Invalid(at.Child("ipFamilyPolicy"), policy,
+			"this cluster is not configured for dual-stack services")
 	}
 	for i, f := range sp.IPFamilies {
 		if !slices.Contains(cluster, f) {

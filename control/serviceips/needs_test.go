@@ -46,17 +46,21 @@ func TestHeldKeys(t *testing.T) {
 		of   *corev1.Service
 		want []claimKey
 	}{
-		{"one address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7")), []claimKey{"addresses/10.43.0.7"}},
+		{"one address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7")),
+			[]claimKey{"addresses/10.43.0.7"}},
 		{"dual-stack, in canonical form", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7", "FD00:0:0::7")),
 			[]claimKey{"addresses/10.43.0.7", "addresses/fd00::7"}},
 		{"headless service", service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), nil},
 		{"invalid address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0")), nil},
 		{"node ports of a ClusterIP service are ignored",
-			service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7"), nodePorts(30001)), []claimKey{"addresses/10.43.0.7"}},
+			service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7"), nodePorts(30001)),
+			[]claimKey{"addresses/10.43.0.7"}},
 		{"port shared by protocols", service(corev1.ServiceTypeNodePort, addresses("10.43.0.7"),
 			nodePorts(30001, 0, 30001, 30002)), []claimKey{"addresses/10.43.0.7", "ports/30001", "ports/30002"}},
 		{"health check node port", service(corev1.ServiceTypeLoadBalancer, addresses("10.43.0.7"),
-			func(s *corev1.ServiceSpec) { s.HealthCheckNodePort = 30009 }), []claimKey{"addresses/10.43.0.7", "ports/30009"}},
+			func(s *corev1.ServiceSpec) {
+				s.HealthCheckNodePort = 30009
+			}), []claimKey{"addresses/10.43.0.7", "ports/30009"}},
 		{"elsewhere", service(corev1.ServiceTypeExternalName, addresses("10.43.0.7"), nodePorts(30001)), nil},
 	} {
 		if got := heldKeys(c.of); !slices.Equal(got, c.want) {
@@ -108,7 +112,8 @@ func TestSetFamilies(t *testing.T) {
 		{name: "headless with selector has the families of the cluster",
 			of: service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone), selecting), cluster: dual[:1],
 			want: dual[:1], policy: single},
-		{name: "ExternalName has no families", of: service(corev1.ServiceTypeExternalName, policy(require), families(six)),
+		{name: "ExternalName has no families", of: service(corev1.ServiceTypeExternalName, policy(require),
+			families(six)),
 			cluster: dual},
 	} {
 		t.Run(c.name, func(t *testing.T) {

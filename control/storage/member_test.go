@@ -144,7 +144,8 @@ func TestMemberCompactsEarlyUnderRewrites(t *testing.T) {
 			return errors.Is(err, rpctypes.ErrCompacted)
 		})
 		eventually(t, "the space of old revisions is not freed", func() bool {
-			if _, err := c.Put(ctx, "b", "1"); err != nil { // A commit's freed pages count as free after the next commit.
+			// A commit's freed pages count as free after the next commit.
+			if _, err := c.Put(ctx, "b", "1"); err != nil {
 				t.Fatal(err)
 			}
 			m.etcd.Server.Backend().ForceCommit()
@@ -198,7 +199,8 @@ func TestMemberDisarmsNoSpaceAlarm(t *testing.T) {
 		server := m.etcd.Server
 		_, err := server.Alarm(
 			ctx,
-			&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: pb.AlarmType_NOSPACE},
+			&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()),
+				Alarm: pb.AlarmType_NOSPACE},
 		)
 		if err != nil {
 			t.Fatal(err)

@@ -99,7 +99,8 @@ func (b BootstrapToken) ToSecret() *corev1.Secret {
 		ObjectMeta: metav1.ObjectMeta{Namespace: BootstrapNamespace, Name: BootstrapNamePrefix + b.ID},
 		Type:       corev1.SecretTypeBootstrapToken,
 		Data: map[string][]byte{
-			dataID: []byte(b.ID), dataSecret: []byte(b.Secret), dataUsageAuth: []byte("true"), dataUsageSign: []byte("true"),
+			dataID: []byte(b.ID), dataSecret: []byte(b.Secret), dataUsageAuth: []byte("true"),
+			dataUsageSign: []byte("true"),
 		},
 	}
 	if b.Description != "" {
@@ -200,7 +201,8 @@ func (b *BootstrapAuthenticator) Claim(ctx context.Context, id, identity string,
 		case s.Annotations[SingleUseAnnotation] != "true" || claimedBy == identity:
 			return nil
 		case claimedBy != "":
-			return fmt.Errorf("single-use bootstrap token %s has already been used: create another one with \"berth-control "+
+			return fmt.Errorf("single-use bootstrap token %s has already been used: create another one with "+
+				"\"berth-control "+
 				"token create\"", id)
 		case dryRun:
 			return nil

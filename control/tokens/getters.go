@@ -47,7 +47,8 @@ type CachedGetter struct {
 // NewCachedGetter uses the factory's informers of service accounts, pods and nodes.
 func NewCachedGetter(f informers.SharedInformerFactory, client kubernetes.Interface) *CachedGetter {
 	core := f.Core().V1()
-	return &CachedGetter{LiveGetter{client}, core.ServiceAccounts().Lister(), core.Pods().Lister(), core.Nodes().Lister()}
+	return &CachedGetter{LiveGetter{client}, core.ServiceAccounts().Lister(), core.Pods().Lister(),
+		core.Nodes().Lister()}
 }
 
 // ServiceAccount returns the service account from the cache or the API server.

@@ -42,10 +42,12 @@ func (s *Signer) Issue(spec Spec) (token string, expires time.Time, id string, e
 		RegisteredClaims: jwt.RegisteredClaims{
 			Issuer: s.Issuer, Subject: serviceaccount.MakeUsername(spec.Account.Namespace, spec.Account.Name),
 			Audience: spec.Audiences, ID: id,
-			IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(expires),
+			IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now),
+			ExpiresAt: jwt.NewNumericDate(expires),
 		},
-		Kubernetes: kubernetesClaims{Namespace: spec.Account.Namespace, ServiceAccount: objectReference{spec.Account.Name,
-			spec.Account.UID}},
+		Kubernetes: kubernetesClaims{Namespace: spec.Account.Namespace,
+			ServiceAccount: objectReference{spec.Account.Name,
+				spec.Account.UID}},
 	}
 	if spec.WarnAfter > 0 {
 		c.Kubernetes.WarnAfter = jwt.NewNumericDate(now.Add(spec.WarnAfter))

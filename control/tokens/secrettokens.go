@@ -40,8 +40,9 @@ func (s *SecretTokenSigner) RenewAt(token string, account *corev1.ServiceAccount
 		return time.Time{}
 	}
 	b := c.Kubernetes
-	if b.Secret == nil || *b.Secret != (objectReference{secret.Name, secret.UID}) || b.ServiceAccount != (objectReference{
-		account.Name, account.UID}) {
+	if b.Secret == nil || *b.Secret != (objectReference{secret.Name, secret.UID}) ||
+		b.ServiceAccount != (objectReference{
+			account.Name, account.UID}) {
 		return time.Time{}
 	}
 	return c.IssuedAt.Add(c.ExpiresAt.Sub(c.IssuedAt.Time) / 5 * 4)

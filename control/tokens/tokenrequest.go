@@ -121,7 +121,8 @@ func (r *TokenRequestStorage) Create(ctx context.Context, name string, obj runti
 // only.
 func (r *TokenRequestStorage) extends(spec *Spec) bool {
 	foreign := func(audience string) bool { return !slices.Contains(r.Audiences, audience) }
-	return r.ExtendInjected && spec.Pod != nil && spec.TTL == InjectedTTL && !slices.ContainsFunc(spec.Audiences, foreign)
+	return r.ExtendInjected && spec.Pod != nil && spec.TTL == InjectedTTL &&
+		!slices.ContainsFunc(spec.Audiences, foreign)
 }
 
 // prepare sets defaults and validates the request.
@@ -135,7 +136,8 @@ func (r *TokenRequestStorage) prepare(req *authenticationv1.TokenRequest, namesp
 	var errs field.ErrorList
 	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
 	if req.Name != name {
-		errs = append(errs, field.Invalid(meta.Child("name"), req.Name, "must match the service account name if specified"))
+		errs = append(errs, field.Invalid(meta.Child("name"), req.Name,
+			"must match the service account name if specified"))
 	}
 	if req.Namespace != namespace {
 		errs = append(errs, field.Invalid(meta.Child("namespace"), req.Namespace,
@@ -157,7 +159,8 @@ func (r *TokenRequestStorage) prepare(req *authenticationv1.TokenRequest, namesp
 			"may not specify a duration larger than 2^32 seconds"))
 	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest").GroupKind(), name, errs)
+		return apierrors.NewInvalid(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest").GroupKind(), name,
+			errs)
 	}
 	return nil
 }
@@ -199,7 +202,8 @@ func (r *TokenRequestStorage) bind(ctx context.Context, spec *Spec,
 	}
 	if ref.UID != "" && ref.UID != uid {
 		return apierrors.NewConflict(schema.GroupResource{Resource: ref.Kind}, ref.Name,
-			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have "+
+			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object "+
+				"might have "+
 				"been deleted and then recreated", ref.UID))
 	}
 	return nil

@@ -102,7 +102,9 @@ func TestTokenIsInvalidWithoutBoundObjects(t *testing.T) {
 		}{
 			{"no change", func(*fakeGetter) {}, ""},
 			{"account deleted", func(s *fakeGetter) { s.account = nil }, "service account app not found"},
-			{"account recreated", func(s *fakeGetter) { s.account.UID = "app-2" }, "UID of service account app has changed"},
+			{"account recreated", func(s *fakeGetter) {
+				s.account.UID = "app-2"
+			}, "UID of service account app has changed"},
 			{"pod deleted", func(s *fakeGetter) { s.pod = nil }, "pod pod not found"},
 			{"pod recreated", func(s *fakeGetter) { s.pod.UID = "pod-2" }, "UID of pod pod has changed"},
 			{"pod terminating", func(s *fakeGetter) { s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, ""},
@@ -174,7 +176,9 @@ func TestKeyDeterminesAlgorithm(t *testing.T) {
 		{"wrong key ID", sign(jwt.SigningMethodRS256, ec.kid, all["RS256"].signer, good), false},
 		{"no key ID", sign(jwt.SigningMethodES256, "", ec.signer, good), false},
 		{"another padding", sign(jwt.SigningMethodPS256, all["RS256"].kid, all["RS256"].signer, good), false},
-		{"no expiry", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.ExpiresAt = nil })), false},
+		{"no expiry", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) {
+			c.ExpiresAt = nil
+		})), false},
 		{"no audience", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.Audience = nil })),
 			false},
 		{"another subject", sign(jwt.SigningMethodES256, ec.kid, ec.signer,
@@ -192,8 +196,9 @@ func TestTokenRequestBinding(t *testing.T) {
 	t.Parallel()
 	ring := testKeyrings(t)["ES256"]
 	s := newFakeGetter()
-	r := &TokenRequestStorage{Signer: &Signer{Issuer: testIssuer, Keys: ring}, Objects: s, Audiences: []string{testIssuer},
-		MaxTTL: 24 * time.Hour}
+	r := &TokenRequestStorage{Signer: &Signer{Issuer: testIssuer, Keys: ring}, Objects: s,
+		Audiences: []string{testIssuer},
+		MaxTTL:    24 * time.Hour}
 	ctx := genericapirequest.WithNamespace(t.Context(), "ns")
 	request := func(kind, name, uid string, seconds int64) (*authenticationv1.TokenRequest, error) {
 		req := &authenticationv1.TokenRequest{}
@@ -231,7 +236,8 @@ func TestTokenRequestBinding(t *testing.T) {
 			t.Errorf("%+v: got error %v", row, err)
 			continue
 		}
-		if err == nil && (out.Status.Token == "" || out.Status.ExpirationTimestamp.After(time.Now().Add(25*time.Hour))) {
+		if err == nil && (out.Status.Token == "" ||
+			out.Status.ExpirationTimestamp.After(time.Now().Add(25*time.Hour))) {
 			t.Errorf("%+v: got expiration %+v", row, out.Status.ExpirationTimestamp)
 		}
 	}
@@ -273,7 +279,8 @@ func TestInjectedTokenLifetimeIsExtended(t *testing.T) {
 		if row.pod {
 			req.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "pod"}
 		}
-		obj, err := r.Create(genericapirequest.WithNamespace(t.Context(), "ns"), "app", req, nil, &metav1.CreateOptions{})
+		obj, err := r.Create(genericapirequest.WithNamespace(t.Context(), "ns"), "app", req, nil,
+			&metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,7 +351,8 @@ func TestDiscoveryKeysVerifyTokens(t *testing.T) {
 		d.Install(mux)
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, ConfigurationPath, nil))
-		if want := `"id_token_signing_alg_values_supported":["` + name + `"],"issuer":"` + testIssuer + `","jwks_uri":"` +
+		if want := `"id_token_signing_alg_values_supported":["` + name + `"],"issuer":"` + testIssuer +
+			`","jwks_uri":"` +
 			testIssuer + `/openid/v1/jwks"`; !strings.Contains(w.Body.String(), want) {
 			t.Errorf("got configuration %s", w.Body)
 		}
@@ -377,7 +385,8 @@ func publicOf(t *testing.T, k webKey) crypto.PublicKey {
 		return raw
 	}
 	if k.Kty == "RSA" {
-		return &rsa.PublicKey{N: new(big.Int).SetBytes(decoded(k.N)), E: int(new(big.Int).SetBytes(decoded(k.E)).Int64())}
+		return &rsa.PublicKey{N: new(big.Int).SetBytes(decoded(k.N)),
+			E: int(new(big.Int).SetBytes(decoded(k.E)).Int64())}
 	}
 	point := slices.Concat([]byte{4}, decoded(k.X), decoded(k.Y)) // uncompressed
 	key, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), point)
@@ -422,8 +431,9 @@ func TestBootstrapTokenAuthentication(t *testing.T) {
 		if ok != row.want || err != nil {
 			t.Errorf("%s: got %v, %v", row.name, ok, err)
 		}
-		if ok && (r.User.GetName() != "system:bootstrap:"+one.ID || !slices.Equal(r.User.GetGroups(), []string{BootstrapGroup,
-			NodeBootstrapGroup})) {
+		if ok && (r.User.GetName() != "system:bootstrap:"+one.ID ||
+			!slices.Equal(r.User.GetGroups(), []string{BootstrapGroup,
+				NodeBootstrapGroup})) {
 			t.Errorf("%s: got %+v", row.name, r.User)
 		}
 	}

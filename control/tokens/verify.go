@@ -65,7 +65,8 @@ func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authen
 	}
 	if after := c.Kubernetes.WarnAfter; after != nil && v.now().After(after.Time) {
 		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token",
-			fmt.Sprintf("subject: %s, seconds after warning threshold: %.0f", c.Subject, v.now().Sub(after.Time).Seconds()))
+			fmt.Sprintf("subject: %s, seconds after warning threshold: %.0f", c.Subject,
+				v.now().Sub(after.Time).Seconds()))
 	}
 	return &authenticator.Response{User: info.UserInfo(), Audiences: audiences}, true, nil
 }
@@ -100,7 +101,8 @@ func (v *Verifier) validateBindings(ctx context.Context, c *claims) (*serviceacc
 		return nil, err
 	}
 	info := &serviceaccount.ServiceAccountInfo{
-		Namespace: b.Namespace, Name: b.ServiceAccount.Name, UID: string(b.ServiceAccount.UID), CredentialID: "JTI=" + c.ID,
+		Namespace: b.Namespace, Name: b.ServiceAccount.Name, UID: string(b.ServiceAccount.UID), CredentialID: "JTI=" +
+			c.ID,
 	}
 	if b.Secret != nil {
 		secret, err := v.Objects.Secret(ctx, b.Namespace, b.Secret.Name)

@@ -16,7 +16,8 @@ import (
 func apps(kind string) schema.GroupKind { return schema.GroupKind{Group: "apps", Kind: kind} }
 
 var appsRules = map[schema.GroupKind]Rules{
-	apps("Deployment"): definition[*appsv1.Deployment]{setDefaults: defaultDeployment, validate: (*validator).deployment,
+	apps("Deployment"): definition[*appsv1.Deployment]{setDefaults: defaultDeployment,
+		validate: (*validator).deployment,
 		validateUpdate: func(k *validator, d, old *appsv1.Deployment) {
 			k.immutable(spec.Child("selector"), d.Spec.Selector, old.Spec.Selector)
 		},
@@ -44,7 +45,8 @@ var appsRules = map[schema.GroupKind]Rules{
 		validateStatus: func(k *validator, d, _ *appsv1.DaemonSet) {
 			s := d.Status
 			k.counts(
-				map[string]int32{"currentNumberScheduled": s.CurrentNumberScheduled, "numberMisscheduled": s.NumberMisscheduled,
+				map[string]int32{"currentNumberScheduled": s.CurrentNumberScheduled,
+					"numberMisscheduled":     s.NumberMisscheduled,
 					"desiredNumberScheduled": s.DesiredNumberScheduled, "numberReady": s.NumberReady,
 					"updatedNumberScheduled": s.UpdatedNumberScheduled, "numberAvailable": s.NumberAvailable,
 					"numberUnavailable": s.NumberUnavailable},
@@ -90,11 +92,13 @@ func (k *validator) workload(what string, s *metav1.LabelSelector, t *corev1.Pod
 	k.addAll(podspec.ValidateTemplate(t, template))
 	if p := t.Spec.RestartPolicy; p != corev1.RestartPolicyAlways {
 		k.add(
-			field.NotSupported(template.Child("spec", "restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}),
+			field.NotSupported(template.Child("spec", "restartPolicy"), p,
+				[]corev1.RestartPolicy{corev1.RestartPolicyAlways}),
 		)
 	}
 	if t.Spec.ActiveDeadlineSeconds != nil {
-		k.forbidden(template.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in "+what+" is not Supported")
+		k.forbidden(template.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in "+what+
+			" is not Supported")
 	}
 }
 
@@ -142,7 +146,8 @@ func (k *validator) deployment(d *appsv1.Deployment) {
 		k.rolling(at.Child("rollingUpdate"), s.Strategy.RollingUpdate.MaxUnavailable, s.Strategy.RollingUpdate.MaxSurge)
 	default:
 		k.add(field.NotSupported(at.Child("type"), s.Strategy.Type,
-			[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType, appsv1.RollingUpdateDeploymentStrategyType}))
+			[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType,
+				appsv1.RollingUpdateDeploymentStrategyType}))
 	}
 	notNegative(k, spec.Child("minReadySeconds"), &s.MinReadySeconds)
 	notNegative(k, spec.Child("revisionHistoryLimit"), s.RevisionHistoryLimit)
@@ -315,8 +320,9 @@ func (k *validator) statefulSet(s *appsv1.StatefulSet) {
 	// The claim templates become volumes of the pods: validate the template with these volumes.
 	template := s.Spec.Template.DeepCopy()
 	for _, c := range s.Spec.VolumeClaimTemplates {
-		template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}})
+		template.Spec.Volumes = append(template.Spec.Volumes,
+			corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}})
 	}
 	k.workload("statefulset", s.Spec.Selector, template)
 }

@@ -41,7 +41,8 @@ var batchRules = map[schema.GroupKind]Rules{
 		validate:       (*validator).job,
 		validateUpdate: (*validator).jobChange,
 		validateStatus: func(k *validator, j, _ *batchv1.Job) {
-			k.counts(map[string]int32{"active": j.Status.Active, "succeeded": j.Status.Succeeded, "failed": j.Status.Failed})
+			k.counts(map[string]int32{"active": j.Status.Active, "succeeded": j.Status.Succeeded,
+				"failed": j.Status.Failed})
 		},
 	}.rules(),
 	batch("CronJob"): definition[*batchv1.CronJob]{setDefaults: defaultCronJob, validate: (*validator).cronJob}.rules(),
@@ -388,7 +389,8 @@ var cronFields = []struct {
 func scheduleProblem(schedule string) string {
 	if strings.HasPrefix(schedule, "@") {
 		name := strings.ToLower(schedule)
-		if slices.Contains([]string{"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"}, name) {
+		if slices.Contains([]string{"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"},
+			name) {
 			return ""
 		}
 		if strings.HasPrefix(name, "@every ") {

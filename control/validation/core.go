@@ -18,8 +18,9 @@ import (
 func core(kind string) schema.GroupKind { return schema.GroupKind{Kind: kind} }
 
 var coreRules = map[schema.GroupKind]Rules{
-	core("Namespace"): definition[*corev1.Namespace]{clusterScoped: true, validateName: validation.ValidateNamespaceName,
-		setDefaults: labelNamespace, validate: (*validator).namespace,
+	core("Namespace"): definition[*corev1.Namespace]{clusterScoped: true,
+		validateName: validation.ValidateNamespaceName,
+		setDefaults:  labelNamespace, validate: (*validator).namespace,
 		validateStatus: (*validator).namespaceStatus}.rules(),
 	core("ConfigMap"): definition[*corev1.ConfigMap]{
 		validate: func(k *validator, c *corev1.ConfigMap) { k.addUnlessMetadata(podspec.ValidateConfigMap(c)) },
@@ -264,7 +265,8 @@ func (k *validator) limitRange(l *corev1.LimitRange) {
 			k.add(field.Duplicate(at.Child("type"), item.Type))
 		}
 		seen[item.Type] = true
-		for name, list := range map[string]corev1.ResourceList{"max": item.Max, "min": item.Min, "default": item.Default,
+		for name, list := range map[string]corev1.ResourceList{"max": item.Max, "min": item.Min,
+			"default":        item.Default,
 			"defaultRequest": item.DefaultRequest, "maxLimitRequestRatio": item.MaxLimitRequestRatio} {
 			k.quantities(at.Child(name), list)
 		}
@@ -279,7 +281,8 @@ func (k *validator) limitRange(l *corev1.LimitRange) {
 		if item.Type == corev1.LimitTypePersistentVolumeClaim {
 			_, low := item.Min[corev1.ResourceStorage]
 			if _, high := item.Max[corev1.ResourceStorage]; !low && !high {
-				k.required(at.Child("limits"), "either minimum or maximum storage value is required, but neither was provided")
+				k.required(at.Child("limits"), "either minimum or maximum storage value is required, but neither "+
+					"was provided")
 			}
 		}
 		k.order(at, item)
@@ -352,7 +355,8 @@ func (k *validator) quota(q *corev1.ResourceQuota) {
 		)
 		listed := m.Operator == corev1.ScopeSelectorOpIn || m.Operator == corev1.ScopeSelectorOpNotIn
 		if listed && len(m.Values) == 0 {
-			k.required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector")
+			k.required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for "+
+				"scope selector")
 		} else if !listed && len(m.Values) > 0 {
 			k.invalid(at.Child("values"), m.Values,
 				"must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector")
@@ -405,6 +409,7 @@ func (k *validator) controller(r *corev1.ReplicationController) {
 	}
 	k.addAll(podspec.ValidateTemplate(t, at))
 	if p := t.Spec.RestartPolicy; p != corev1.RestartPolicyAlways {
-		k.add(field.NotSupported(at.Child("spec", "restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+		k.add(field.NotSupported(at.Child("spec", "restartPolicy"), p,
+			[]corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
 }

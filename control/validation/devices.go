@@ -56,7 +56,9 @@ var deviceRules = map[schema.GroupKind]Rules{
 				old.Spec)
 		}}.rules(),
 	devices("ResourceSlice"): definition[*resourcev1.ResourceSlice]{clusterScoped: true,
-		validateCreate: func(k *validator, s *resourcev1.ResourceSlice) { k.resourceSlice(s, &resourcev1.ResourceSlice{}) },
+		validateCreate: func(k *validator, s *resourcev1.ResourceSlice) {
+			k.resourceSlice(s, &resourcev1.ResourceSlice{})
+		},
 		validateUpdate: func(k *validator, s, old *resourcev1.ResourceSlice) {
 			k.immutable(spec.Child("pool", "name"), s.Spec.Pool.Name, old.Spec.Pool.Name)
 			k.immutable(spec.Child("driver"), s.Spec.Driver, old.Spec.Driver)
@@ -64,7 +66,9 @@ var deviceRules = map[schema.GroupKind]Rules{
 			k.resourceSlice(s, old)
 		}}.rules(),
 	devices("DeviceTaintRule"): definition[*resourcev1.DeviceTaintRule]{clusterScoped: true,
-		validateCreate: func(k *validator, r *resourcev1.DeviceTaintRule) { k.taintRule(r, &resourcev1.DeviceTaintRule{}) },
+		validateCreate: func(k *validator, r *resourcev1.DeviceTaintRule) {
+			k.taintRule(r, &resourcev1.DeviceTaintRule{})
+		},
 		validateUpdate: (*validator).taintRule,
 		validateStatus: func(k *validator, r, _ *resourcev1.DeviceTaintRule) {
 			k.conditions(status.Child("conditions"), r.Status.Conditions, resourcev1.DeviceTaintRuleStatusMaxConditions)
@@ -123,7 +127,8 @@ func (k *validator) deviceTolerations(at *field.Path, list []resourcev1.DeviceTo
 			k.invalid(at.Child("operator"), t.Operator,
 				"operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
 		}
-		oneOf(k, at.Child("operator"), t.Operator, resourcev1.DeviceTolerationOpEqual, resourcev1.DeviceTolerationOpExists)
+		oneOf(k, at.Child("operator"), t.Operator, resourcev1.DeviceTolerationOpEqual,
+			resourcev1.DeviceTolerationOpExists)
 		switch t.Operator {
 		case resourcev1.DeviceTolerationOpExists:
 			if t.Value != "" {
@@ -288,7 +293,8 @@ func (k *validator) shareID(at *field.Path, id string) {
 		k.invalid(
 			at,
 			id,
-			"uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal "+
+			"uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase "+
+				"hexadecimal "+
 				"characters",
 		)
 	}

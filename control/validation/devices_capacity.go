@@ -18,7 +18,8 @@ func (k *validator) capacity(at *field.Path, c resourcev1.DeviceCapacity, shared
 	case !shared:
 		k.forbidden(at, "allowMultipleAllocations must be true")
 	case len(p.ValidValues) > 0 && p.ValidRange != nil:
-		k.forbidden(at, `exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time`)
+		k.forbidden(at, `exactly one policy can be specified, cannot specify "validValues" and "validRange" at `+
+			`the same time`)
 	case len(p.ValidValues) > 0:
 		if p.Default == nil {
 			k.required(at.Child("default"), "required when validValues is defined")
@@ -104,7 +105,8 @@ func (k *validator) capacityStep(
 	}
 	next := r.Min.DeepCopy()
 	if next.Add(*r.Step); next.Cmp(capacity) > 0 {
-		k.invalid(at, r.Step.String(), "one step %s is larger than capacity value: %s", next.String(), capacity.String())
+		k.invalid(at, r.Step.String(), "one step %s is larger than capacity value: %s", next.String(),
+			capacity.String())
 	}
 	ends := []resource.Quantity{defaultValue}
 	if r.Max != nil {
@@ -112,7 +114,8 @@ func (k *validator) capacityStep(
 	}
 	for _, q := range ends {
 		if !isMultipleOfStep(q, *r.Min, *r.Step) {
-			k.invalid(at, q.String(), "value is not a multiple of a given step (%s) from (%s)", r.Step.String(), r.Min.String())
+			k.invalid(at, q.String(), "value is not a multiple of a given step (%s) from (%s)", r.Step.String(),
+				r.Min.String())
 		}
 	}
 }

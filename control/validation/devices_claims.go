@@ -224,8 +224,9 @@ func (k *validator) derived(
 				known = known || names[string(d.Name)]
 			}
 			if !known {
-				k.invalid(at.Child("name"), d.Name, "must be referenced by at least one matchAttribute or distinctAttribute "+
-					"constraint targeting this request")
+				k.invalid(at.Child("name"), d.Name,
+					"must be referenced by at least one matchAttribute or distinctAttribute "+
+						"constraint targeting this request")
 			}
 		}
 		if d.Expression == "" {

@@ -138,7 +138,8 @@ func (k *validator) deviceNodes(at *field.Path, d *resourcev1.Device, each bool)
 				field.Invalid(
 					at,
 					nil,
-					"`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in "+
+					"`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set "+
+						"to true in "+
 						"the ResourceSlice spec",
 				),
 			)
@@ -310,7 +311,8 @@ func (k *validator) partitionType(s *resourcev1.ResourceSliceSpec) {
 		}
 		path := spec.Child("devices").Index(i).Child("attributes").Key(string(name))
 		if !found {
-			k.required(path, "device consumes counters and `partitionTypeAttribute` names this attribute, so it must be set")
+			k.required(path, "device consumes counters and `partitionTypeAttribute` names this attribute, so it "+
+				"must be set")
 		} else if a.StringValue == nil {
 			k.invalid(path, "", "must be a string value because `partitionTypeAttribute` names this attribute")
 		}

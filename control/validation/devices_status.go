@@ -70,7 +70,9 @@ func (k *validator) claimStatus(c, old *resourcev1.ResourceClaim) {
 		for i, r := range c.Status.ReservedFor {
 			k.consumer(at.Index(i), r)
 		}
-		distinct(k, at, c.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) types.UID { return r.UID })
+		distinct(k, at, c.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) types.UID {
+			return r.UID
+		})
 		k.reserved(at, c, old)
 	}
 	devices, at := allocated(&c.Status), status.Child("devices")
@@ -112,7 +114,8 @@ func (k *validator) reserved(at *field.Path, c, old *resourcev1.ResourceClaim) {
 }
 
 func (k *validator) consumer(at *field.Path, r resourcev1.ResourceClaimConsumerReference) {
-	for _, f := range []struct{ name, value string }{{"resource", r.Resource}, {"name", r.Name}, {"uid", string(r.UID)}} {
+	for _, f := range []struct{ name, value string }{{"resource", r.Resource}, {"name", r.Name},
+		{"uid", string(r.UID)}} {
 		if f.value == "" {
 			k.required(at.Child(f.name), "")
 		}

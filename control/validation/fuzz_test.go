@@ -157,7 +157,8 @@ func TestRulesInvariantsOnRandomObjects(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
 			for seed := range int64(16) {
-				random := randfill.NewWithSeed(seed).NilChance(float64(seed%4)/4).NumElements(0, 2).MaxDepth(12).Funcs(values()...)
+				random := randfill.NewWithSeed(seed).NilChance(float64(seed%4)/4).NumElements(0,
+					2).MaxDepth(12).Funcs(values()...)
 				obj, old := empty(t, kind), empty(t, kind)
 				random.Fill(obj)
 				random.Fill(old)

@@ -76,7 +76,8 @@ var otherRules = map[schema.GroupKind]Rules{
 		setDefaults: defaultPolicy,
 		validate:    (*validator).networkPolicy,
 	}.rules(),
-	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: definition[*certificatesv1.CertificateSigningRequest]{
+	{Group: "certificates.k8s.io",
+		Kind: "CertificateSigningRequest"}: definition[*certificatesv1.CertificateSigningRequest]{
 		clusterScoped:  true,
 		validateName:   pathSegment,
 		validate:       (*validator).request,
@@ -100,13 +101,15 @@ func (k *validator) priorityClass(p *schedulingv1.PriorityClass) {
 					p.Name+" is not a known system priority class",
 			)
 		} else if value != p.Value || p.GlobalDefault {
-			k.forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. error: value "+
+			k.forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. "+
+				"error: value "+
 				"and globalDefault of "+p.Name+" are fixed")
 		}
 	} else if p.Value > maxUserPriority {
 		k.forbidden(field.NewPath("value"), "maximum allowed value of a user defined priority is 1000000000")
 	}
-	oneOfIfSet(k, field.NewPath("preemptionPolicy"), p.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
+	oneOfIfSet(k, field.NewPath("preemptionPolicy"), p.PreemptionPolicy, corev1.PreemptLowerPriority,
+		corev1.PreemptNever)
 }
 
 func (k *validator) runtimeClass(r *nodev1.RuntimeClass) {
@@ -142,7 +145,8 @@ func (k *validator) budget(p *policyv1.PodDisruptionBudget) {
 }
 
 func (k *validator) budgetStatus(p, _ *policyv1.PodDisruptionBudget) {
-	k.counts(map[string]int32{"disruptionsAllowed": p.Status.DisruptionsAllowed, "currentHealthy": p.Status.CurrentHealthy,
+	k.counts(map[string]int32{"disruptionsAllowed": p.Status.DisruptionsAllowed,
+		"currentHealthy": p.Status.CurrentHealthy,
 		"desiredHealthy": p.Status.DesiredHealthy, "expectedPods": p.Status.ExpectedPods})
 }
 
@@ -303,7 +307,8 @@ func (k *validator) request(r *certificatesv1.CertificateSigningRequest) {
 	case r.Spec.SignerName == "":
 		k.required(at, "")
 	case !found || rest == "":
-		k.invalid(at, r.Spec.SignerName, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
+		k.invalid(at, r.Spec.SignerName,
+			"must be a fully qualified domain and path of the form 'example.com/signer-name'")
 	default:
 		k.invalidEach(at, r.Spec.SignerName, validation.IsDNS1123Subdomain(domain))
 		if !strings.Contains(domain, ".") {
@@ -344,7 +349,8 @@ var keyUsages = []certificatesv1.KeyUsage{
 var anyStatus = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 
 func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningRequest) {
-	if current := old.Status.Certificate; len(current) > 0 && !equality.Semantic.DeepEqual(r.Status.Certificate, current) {
+	if current := old.Status.Certificate; len(current) > 0 &&
+		!equality.Semantic.DeepEqual(r.Status.Certificate, current) {
 		k.forbidden(
 			status.Child("certificate"),
 			"updates may not set certificate content if existing certificate content is not empty",

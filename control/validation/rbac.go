@@ -27,7 +27,9 @@ var rbacRules = map[schema.GroupKind]Rules{
 			k.roleRef(b.RoleRef, "Role", "ClusterRole")
 			k.subjects(b.Subjects)
 		},
-		validateUpdate: func(k *validator, b, old *rbacv1.RoleBinding) { k.roleRefChange(b.RoleRef, old.RoleRef) }}.rules(),
+		validateUpdate: func(k *validator, b, old *rbacv1.RoleBinding) {
+			k.roleRefChange(b.RoleRef, old.RoleRef)
+		}}.rules(),
 	rbac("ClusterRoleBinding"): definition[*rbacv1.ClusterRoleBinding]{clusterScoped: true, validateName: pathSegment,
 		setDefaults: func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
 		validate: func(k *validator, b *rbacv1.ClusterRoleBinding) {
@@ -80,7 +82,8 @@ func (k *validator) policies(at *field.Path, rules []rbacv1.PolicyRule, namespac
 		}
 		if len(r.NonResourceURLs) > 0 {
 			if namespaced {
-				k.invalid(path.Child("nonResourceURLs"), r.NonResourceURLs, "namespaced rules cannot apply to non-resource URLs")
+				k.invalid(path.Child("nonResourceURLs"), r.NonResourceURLs,
+					"namespaced rules cannot apply to non-resource URLs")
 			}
 			if len(r.APIGroups)+len(r.Resources)+len(r.ResourceNames) > 0 {
 				k.invalid(

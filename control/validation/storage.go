@@ -104,7 +104,8 @@ func (k *validator) volume(v *corev1.PersistentVolume) {
 		}
 	}
 	oneOf(k, spec.Child("persistentVolumeReclaimPolicy"), v.Spec.PersistentVolumeReclaimPolicy,
-		corev1.PersistentVolumeReclaimRecycle, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain)
+		corev1.PersistentVolumeReclaimRecycle, corev1.PersistentVolumeReclaimDelete,
+		corev1.PersistentVolumeReclaimRetain)
 	oneOfIfSet(
 		k,
 		spec.Child("volumeMode"),
@@ -188,7 +189,8 @@ func (k *validator) claimChange(c, old *corev1.PersistentVolumeClaim) {
 		if q, ok := oldSpec.Resources.Requests[corev1.ResourceStorage]; ok && rest.Resources.Requests != nil {
 			if now := rest.Resources.Requests[corev1.ResourceStorage]; now.Cmp(q) < 0 &&
 				now.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
-				k.forbidden(spec.Child("resources", "requests", "storage"), "field can not be less than status.capacity")
+				k.forbidden(spec.Child("resources", "requests", "storage"),
+					"field can not be less than status.capacity")
 			}
 			rest.Resources.Requests[corev1.ResourceStorage] = q
 		}

@@ -53,7 +53,8 @@ func TestEnv(t *testing.T) {
 		{name: "envFrom takes a prefix", from: []corev1.EnvFromSource{fromMap("settings", "P_", false)},
 			want: []string{"P_color=blue", "P_size=10"}, warns: "skipped"},
 		{name: "env overrides envFrom", from: []corev1.EnvFromSource{fromMap("settings", "", false)},
-			env: []corev1.EnvVar{{Name: "color", Value: "red"}}, want: []string{"size=10", "color=red"}, warns: "skipped"},
+			env: []corev1.EnvVar{{Name: "color", Value: "red"}}, want: []string{"size=10", "color=red"},
+			warns: "skipped"},
 		{name: "values of objects are not expanded", env: []corev1.EnvVar{{Name: "A",
 			ValueFrom: field("metadata.annotations['dollar']")}}, want: []string{"A=$(A)"}},
 		{name: "a key of a ConfigMap", env: []corev1.EnvVar{{Name: "A", ValueFrom: configMap("settings", "color",
@@ -126,7 +127,8 @@ func TestErrorsContainNoSecret(t *testing.T) {
 	pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 		ref := corev1.LocalObjectReference{Name: "keys"}
 		c.Env = []corev1.EnvVar{{Name: "RAW",
-			ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref, Key: "raw"}}}}
+			ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref,
+				Key: "raw"}}}}
 		c.Args = []string{"s3cret $(RAW)"}
 	})
 	_, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())
@@ -236,7 +238,8 @@ func TestSeccompProfiles(t *testing.T) {
 		{"an absolute path is rejected", profiles{own: local("/etc/shadow")}, nil,
 			"is not inside the node's seccomp profile directory"},
 		{"an empty path is rejected", profiles{own: local("")}, nil, "must be set when type is Localhost"},
-		{"an unknown type is rejected", profiles{own: &corev1.SeccompProfile{Type: "Magic"}}, nil, `"Magic" is unknown`},
+		{"an unknown type is rejected", profiles{own: &corev1.SeccompProfile{Type: "Magic"}}, nil,
+			`"Magic" is unknown`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			node := testNode()
@@ -269,13 +272,15 @@ func TestAppArmor(t *testing.T) {
 		err        string
 	}{
 		{"the runtime decides by default", "", nil, nil, ""},
-		{"an annotation sets a profile", "localhost/web", nil, profile(runtimeapi.SecurityProfile_Localhost, "web"), ""},
+		{"an annotation sets a profile", "localhost/web", nil, profile(runtimeapi.SecurityProfile_Localhost, "web"),
+			""},
 		{"an annotation disables AppArmor", "unconfined", nil, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
 		{"the field overrides the annotation", "unconfined",
 			&corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault},
 			profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
 		{"an invalid annotation is rejected", "mine", nil, nil, `"mine" is not a profile`},
-		{"a Localhost profile needs a name", "", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, nil,
+		{"a Localhost profile needs a name", "", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost},
+			nil,
 			"must be set"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -310,14 +315,20 @@ func TestResources(t *testing.T) {
 		{"the default is minimum shares and no limit", nil, nil, nil, 2, 0, 0, 0, "0", "1"},
 		{"a request is a share", resources("cpu", "500m"), nil, nil, 512, 0, 0, 0, "0", "1"},
 		{"a limit alone is a request too", nil, resources("cpu", "500m"), nil, 512, 50000, 0, 0, "0", "1"},
-		{"an explicit request of zero does not default to the limit", resources("cpu", "0"), resources("cpu", "500m"), nil,
+		{"an explicit request of zero does not default to the limit", resources("cpu", "0"), resources("cpu", "500m"),
+			nil,
 			2, 50000, 0, 0, "0",
 			"1"},
 		{"shares have a maximum", resources("cpu", "100000"), nil, nil, 262144, 0, 0, 0, "0", "1"},
-		{"a tiny limit is rounded up to a quota of a millisecond", nil, resources("cpu", "1m"), nil, 2, 1000, 0, 0, "0", "1"},
-		{"without CFS quota there is no limit", nil, resources("cpu", "2"), func(n *Node) { n.CPUCFSQuotaDisabled = true },
+		{"a tiny limit is rounded up to a quota of a millisecond", nil, resources("cpu", "1m"), nil, 2, 1000, 0, 0, "0",
+			"1"},
+		{"without CFS quota there is no limit", nil, resources("cpu", "2"), func(n *Node) {
+			n.CPUCFSQuotaDisabled = true
+		},
 			2048, 0, 0, 0, "0", "1"},
-		{"memory on v1 includes swap", nil, resources("memory", "1Mi"), func(n *Node) { n.CgroupV2 = false }, 2, 0, 1 << 20,
+		{"memory on v1 includes swap", nil, resources("memory", "1Mi"), func(n *Node) {
+			n.CgroupV2 = false
+		}, 2, 0, 1 << 20,
 			1 << 20, "", ""},
 		{"no swap limit without swap accounting", nil, resources("memory", "1Mi"),
 			func(n *Node) { n.CgroupV2, n.CanLimitSwap = false, false }, 2, 0, 1 << 20, 0, "", ""},
@@ -352,11 +363,14 @@ func TestContainerInheritsPodLimits(t *testing.T) {
 		shares, quota, memory int64
 	}{
 		{"both limits", nil, nil, resources("cpu", "500m", "memory", "1Gi"), 512, 50000, 1 << 30},
-		{"the request still determines the shares", resources("cpu", "250m"), nil, resources("cpu", "500m"), 256, 50000, 0},
-		{"each resource separately", nil, resources("memory", "1Mi"), resources("cpu", "500m", "memory", "1Gi"), 512, 50000,
+		{"the request still determines the shares", resources("cpu", "250m"), nil, resources("cpu", "500m"), 256, 50000,
+			0},
+		{"each resource separately", nil, resources("memory", "1Mi"), resources("cpu", "500m", "memory", "1Gi"), 512,
+			50000,
 			1 << 20},
 		{"a limit of zero is no limit", nil, resources("memory", "0"), resources("memory", "1Gi"), 2, 0, 1 << 30},
-		{"the container's limit takes precedence", nil, resources("cpu", "100m"), resources("cpu", "500m"), 102, 10000, 0},
+		{"the container's limit takes precedence", nil, resources("cpu", "100m"), resources("cpu", "500m"), 102, 10000,
+			0},
 		{"a pod without limits", nil, nil, nil, 2, 0, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -374,7 +388,9 @@ func TestContainerInheritsPodLimits(t *testing.T) {
 }
 
 func TestHugePagesUnsupportedByHost(t *testing.T) {
-	pod := makePod(func(_ *corev1.Pod, c *corev1.Container) { c.Resources.Limits = resources("hugepages-16Mi", "16Mi") })
+	pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
+		c.Resources.Limits = resources("hugepages-16Mi", "16Mi")
+	})
 	_, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())
 	expectError(t, err, plan.Unsupported, "no huge pages of 16MB")
 }
@@ -396,7 +412,9 @@ func TestOOMScoreAdjust(t *testing.T) {
 				Limits: resources("cpu", "1", "memory", "1Gi")}
 		}, false, -997},
 		{"system-node-critical is killed last",
-			func(p *corev1.Pod, _ *corev1.Container) { p.Spec.PriorityClassName = "system-node-critical" }, false, -997},
+			func(p *corev1.Pod, _ *corev1.Container) {
+				p.Spec.PriorityClassName = "system-node-critical"
+			}, false, -997},
 		{"burstable depends on the fraction of the node's memory", func(_ *corev1.Pod,
 			c *corev1.Container) {
 			c.Resources = request("2Gi")
@@ -453,7 +471,8 @@ func TestMounts(t *testing.T) {
 			func(m *runtimeapi.Mount) bool { return m.Readonly && !m.RecursiveReadOnly }, 0, ""},
 		{"recursive read-only needs read-only", plan.Mount{ContainerPath: "/a", RecursiveReadOnly: true}, "", "", nil,
 			plan.Invalid, "needs readOnly"},
-		{"HostToContainer propagation", plan.Mount{ContainerPath: "/a", Propagation: corev1.MountPropagationHostToContainer},
+		{"HostToContainer propagation",
+			plan.Mount{ContainerPath: "/a", Propagation: corev1.MountPropagationHostToContainer},
 			"", "",
 			func(m *runtimeapi.Mount) bool {
 				return m.Propagation == runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER
@@ -462,7 +481,9 @@ func TestMounts(t *testing.T) {
 			plan.Invalid, `"Sideways" is unknown`},
 		{"an image volume has no host path and is read-only", plan.Mount{ContainerPath: "/a", HostPath: "/x",
 			Image: "sha256:1"}, "", "",
-			func(m *runtimeapi.Mount) bool { return m.HostPath == "" && m.Image.Image == "sha256:1" && m.Readonly }, 0, ""},
+			func(m *runtimeapi.Mount) bool {
+				return m.HostPath == "" && m.Image.Image == "sha256:1" && m.Readonly
+			}, 0, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {

@@ -21,9 +21,10 @@ func deviceSetup() plan.ContainerConfig {
 		Envs: map[string]string{"GPUS": "g0,g1", "COLOR": "theirs"},
 		Mounts: []plan.Mount{{HostPath: "/lib", ContainerPath: "/gpu", ReadOnly: true},
 			{HostPath: "/theirs", ContainerPath: "/both"}},
-		Nodes:       []plan.DeviceNode{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}},
-		Annotations: map[string]string{"example.com/gpus": "2", "berth.dev/owner": "me", "io.kubernetes.container.hash": "x"},
-		CDI:         []string{"example.com/gpu=g0"},
+		Nodes: []plan.DeviceNode{{HostPath: "/dev/gpu0", ContainerPath: "/dev/gpu", Permissions: "rw"}},
+		Annotations: map[string]string{"example.com/gpus": "2", "berth.dev/owner": "me",
+			"io.kubernetes.container.hash": "x"},
+		CDI: []string{"example.com/gpu=g0"},
 	}
 	return s
 }

@@ -51,7 +51,8 @@ func Env(node Node, pod *corev1.Pod, c *corev1.Container,
 	for _, name := range e.order {
 		value := []byte(e.values[name])
 		if bytes.IndexByte(value, 0) >= 0 {
-			return nil, nil, invalid(reasonContainer, "env %q: the value has a NUL byte, which no environment can hold", name)
+			return nil, nil, invalid(reasonContainer, "env %q: the value has a NUL byte, which no environment can hold",
+				name)
 		}
 		out = append(out, &runtimeapi.KeyValue{Key: name, Value: value})
 	}

@@ -29,7 +29,8 @@ func fileKey(name string, ref *corev1.FileKeySelector, files plan.EnvFiles) (val
 		return "", false, missing(reasonContainer, "env %q: %s: %w", name, what, err)
 	}
 	if value, ok = vars[ref.Key]; !ok && !optional {
-		return "", false, missing(reasonContainer, "env %q: environment variable key %q not found in %s", name, ref.Key, what)
+		return "", false, missing(reasonContainer, "env %q: environment variable key %q not found in %s", name, ref.Key,
+			what)
 	}
 	return value, ok, nil
 }

@@ -19,7 +19,8 @@ func TestParseEnvFile(t *testing.T) {
 		want          map[string]string
 		err           string
 	}{
-		{"a value is in single quotes", "MY_VAR='my-literal-value'\n", map[string]string{"MY_VAR": "my-literal-value"}, ""},
+		{"a value is in single quotes", "MY_VAR='my-literal-value'\n", map[string]string{"MY_VAR": "my-literal-value"},
+			""},
 		{"blank lines and comments are ignored", "# comment\n\n  \t\n   # DB=x\nDB_ADDRESS='address'",
 			map[string]string{"DB_ADDRESS": "address"}, ""},
 		{"newlines inside the quotes are preserved", "MULTI='line1\n  line2\n'\nB='2'\n",

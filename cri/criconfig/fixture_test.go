@@ -27,7 +27,8 @@ func testNode() Node {
 		SeccompDefault:     true,
 		Handlers:           map[string]string{"plain": "runc", "virtual": "kata"},
 		Features: map[string]HandlerFeatures{
-			"": {RecursiveReadOnlyMounts: true, UserNamespaces: true}, "runc": {RecursiveReadOnlyMounts: true}, "kata": {},
+			"": {RecursiveReadOnlyMounts: true, UserNamespaces: true}, "runc": {RecursiveReadOnlyMounts: true},
+			"kata": {},
 		},
 		SupplementalGroupsPolicy: true,
 		UserIDs:                  func(string) (IDRange, error) { return IDRange{First: 131072, Count: 65536}, nil },
@@ -38,7 +39,8 @@ func testNode() Node {
 }
 
 func testSandboxSetup() plan.SandboxConfig {
-	return plan.SandboxConfig{Attempt: 2, CgroupParent: "/kubepods/burstable/podu-1", LogDir: "/var/log/pods/shop_web_u-1"}
+	return plan.SandboxConfig{Attempt: 2, CgroupParent: "/kubepods/burstable/podu-1",
+		LogDir: "/var/log/pods/shop_web_u-1"}
 }
 
 func testContainerSetup() plan.ContainerConfig {
@@ -55,7 +57,8 @@ func testContainerSetup() plan.ContainerConfig {
 				BinaryData: map[string][]byte{"picture": {1, 2}}}},
 			{Kind: plan.Secret, Name: "keys"}: {Secret: &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Name: "keys"},
-				Data:       map[string][]byte{"password": []byte("s3cret"), "nul": {'a', 0, 'b'}, "raw": {0xff, 0xfe}}}},
+				Data: map[string][]byte{"password": []byte("s3cret"), "nul": {'a', 0, 'b'},
+					"raw": {0xff, 0xfe}}}},
 			{Kind: plan.ConfigMap, Name: "gone"}:   {Version: plan.Version{Missing: true}},
 			{Kind: plan.Secret, Name: "forbidden"}: {Version: plan.Version{Err: "read forbidden: permission denied"}},
 		},

@@ -149,8 +149,10 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, owner, attempt, hook, ports, kind, grace string) {
 		labels := map[string]string{OwnerLabel: owner, labelPodName: "p", labelPodNamespace: "n", labelPodUID: "u",
 			labelContainerName: "c"}
-		annotations := map[string]string{annotationRestarts: attempt, annotationAttempt: attempt, annotationPreStop: hook,
-			annotationPorts: ports, annotationKind: kind, annotationGrace: grace, annotationPosition: attempt, annotationPodMeta: hook}
+		annotations := map[string]string{annotationRestarts: attempt, annotationAttempt: attempt,
+			annotationPreStop: hook,
+			annotationPorts:   ports, annotationKind: kind, annotationGrace: grace, annotationPosition: attempt,
+			annotationPodMeta: hook}
 		l, ok := ParseContainer(labels, annotations)
 		if ok && owner != OwnerVersion {
 			t.Fatal("a foreign container was accepted as owned")

@@ -43,7 +43,8 @@ func sandboxHostname(node Node, pod *corev1.Pod) (string, error) {
 		name += "." + domain
 	}
 	if len(name) > maxFQDN {
-		return "", invalid(reasonSandbox, "spec.setHostnameAsFQDN: host name %q has %d characters, at most %d are allowed",
+		return "", invalid(reasonSandbox, "spec.setHostnameAsFQDN: host name %q has %d characters, at most %d "+
+			"are allowed",
 			name, len(name), maxFQDN)
 	}
 	return name, nil

@@ -99,8 +99,10 @@ func TestParseRequiresOwnerLabel(t *testing.T) { // C4
 // kubernetesKeys are all keys of the kubelet that berth writes.
 var kubernetesKeys = []string{
 	"io.kubernetes.pod.name", "io.kubernetes.pod.namespace", "io.kubernetes.pod.uid", "io.kubernetes.container.name",
-	"io.kubernetes.container.restartCount", "io.kubernetes.container.hash", "io.kubernetes.container.terminationMessagePath",
-	"io.kubernetes.container.terminationMessagePolicy", "io.kubernetes.container.preStopHandler", "io.kubernetes.container.ports",
+	"io.kubernetes.container.restartCount", "io.kubernetes.container.hash",
+	"io.kubernetes.container.terminationMessagePath",
+	"io.kubernetes.container.terminationMessagePolicy", "io.kubernetes.container.preStopHandler",
+	"io.kubernetes.container.ports",
 	"io.kubernetes.pod.terminationGracePeriod", "io.kubernetes.pod.deletionGracePeriod",
 }
 
@@ -185,7 +187,8 @@ func TestPodFromSandbox(t *testing.T) {
 	}
 	labels = append(labels, ContainerLabels{UID: "other", Name: "stranger"})
 	got := PodFromSandbox(config.Labels, config.Annotations, labels...)
-	if got.Name != "web" || got.Namespace != "shop" || got.UID != "u-1" || *got.Spec.TerminationGracePeriodSeconds != 42 {
+	if got.Name != "web" || got.Namespace != "shop" || got.UID != "u-1" ||
+		*got.Spec.TerminationGracePeriodSeconds != 42 {
 		t.Errorf("identity or grace period differs: %+v", got)
 	}
 	if got.Labels["app"] != "web" || got.Annotations["note"] != "kept" || *got.Spec.Priority != 1000 ||
@@ -210,9 +213,11 @@ func TestDamagedAnnotationsAffectOnlyTheirField(t *testing.T) {
 	pod := makePod()
 	app := appOf(t, testNode(), pod, testContainerSetup())
 	a := maps.Clone(app.Annotations)
-	a[annotationRestarts], a[annotationPorts], a[annotationPreStop], a[annotationGrace] = "-1", "[", "{\"exec\":1}", "-5"
+	a[annotationRestarts], a[annotationPorts], a[annotationPreStop], a[annotationGrace] = "-1", "[", "{\"exec\":1}",
+		"-5"
 	got, ok := ParseContainer(app.Labels, a)
-	if !ok || got.Name != "app" || got.Attempt != 0 || got.Ports != nil || got.PreStop != nil || got.GraceSeconds != nil {
+	if !ok || got.Name != "app" || got.Attempt != 0 || got.Ports != nil || got.PreStop != nil ||
+		got.GraceSeconds != nil {
 		t.Errorf("ok %t, got %+v", ok, got)
 	}
 	if a[annotationKind] = "strange"; true {

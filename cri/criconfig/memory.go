@@ -36,7 +36,8 @@ func setMemoryQoS(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimea
 	if limit == 0 {
 		limit = node.Allocatable.Memory().Value()
 	}
-	if high := MemoryHigh(request, limit, node.MemoryThrottlingFactor, node.PageSize); high > request && request != limit {
+	if high := MemoryHigh(request, limit, node.MemoryThrottlingFactor, node.PageSize); high > request &&
+		request != limit {
 		unified(out)["memory.high"] = strconv.FormatInt(high, 10)
 	}
 }

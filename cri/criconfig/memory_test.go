@@ -52,8 +52,10 @@ func TestContainerMemory(t *testing.T) {
 	}{
 		{"nothing is set by default", half, whole, func(*Node) {}, nil, "", "", "", "0"},
 		{"the request of a Burstable container is memory.low", half, whole, tiered, nil, "", "1073741824", "", "0"},
-		{"the request of a Guaranteed container is memory.min", guaranteed, guaranteed, both, nil, "1073741824", "", "", "0"},
-		{"a BestEffort container is throttled below the allocatable memory", nil, nil, both, nil, "", "", "6764572672", "0"},
+		{"the request of a Guaranteed container is memory.min", guaranteed, guaranteed, both, nil, "1073741824", "", "",
+			"0"},
+		{"a BestEffort container is throttled below the allocatable memory", nil, nil, both, nil, "", "", "6764572672",
+			"0"},
 		{"memory.high is between request and limit", half, whole, slow, nil, "", "", "2040107008", "0"},
 		{"without a limit, memory.high is between request and allocatable", half, nil, both, nil, "", "1073741824",
 			"6871945216",
@@ -73,7 +75,10 @@ func TestContainerMemory(t *testing.T) {
 		{"no swap for a BestEffort container", nil, nil, swap, nil, "", "", "", "0"},
 		{"no swap for a critical pod", half, whole, swap, critical, "", "", "", "0"},
 		{"no swap for a static pod, which is critical with an API server", half, whole, swap, static, "", "", "", "0"},
-		{"swap for a static pod on a standalone node", half, whole, func(n *Node) { swap(n); n.Standalone = true }, static,
+		{"swap for a static pod on a standalone node", half, whole, func(n *Node) {
+			swap(n)
+			n.Standalone = true
+		}, static,
 			"", "", "",
 			"536870912"},
 		{"no setting if the kernel cannot limit swap", half, whole,
@@ -93,7 +98,8 @@ func TestContainerMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for file, want := range map[string]string{"memory.min": row.min, "memory.low": row.low, "memory.high": row.high,
+			for file, want := range map[string]string{"memory.min": row.min, "memory.low": row.low,
+				"memory.high":     row.high,
 				"memory.swap.max": row.swap} {
 				if got := out.Unified[file]; got != want {
 					t.Errorf("%s: got %q, want %q", file, got, want)

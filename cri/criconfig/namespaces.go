@@ -16,7 +16,8 @@ func namespaces(node Node, pod *corev1.Pod, reason string) (*runtimeapi.Namespac
 	}
 	if share := spec.ShareProcessNamespace; share != nil && *share {
 		if spec.HostPID {
-			return nil, invalid(reason, "spec.shareProcessNamespace: hostPID and shareProcessNamespace cannot both be true")
+			return nil, invalid(reason, "spec.shareProcessNamespace: hostPID and shareProcessNamespace cannot "+
+				"both be true")
 		}
 		o.Pid = runtimeapi.NamespaceMode_POD
 	}

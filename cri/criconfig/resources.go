@@ -119,7 +119,8 @@ func hugepageLimits(node Node, limits corev1.ResourceList) ([]*runtimeapi.Hugepa
 		q := limits[name]
 		page := pageSize(size.Value())
 		if !slices.Contains(node.HugePageSizes, page) {
-			return nil, unsupported(reasonContainer, "resources.limits: the host has no huge pages of %s (%s)", page, name)
+			return nil, unsupported(reasonContainer, "resources.limits: the host has no huge pages of %s (%s)", page,
+				name)
 		}
 		wanted[page] = uint64(max(q.Value(), 0))
 	}

@@ -79,7 +79,8 @@ func addContainers(pod *corev1.Pod, containers []ContainerLabels) {
 		case plan.Ephemeral:
 			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, corev1.EphemeralContainer{
 				EphemeralContainerCommon: corev1.EphemeralContainerCommon(corev1.Container{Name: c.Name, Image: c.Image,
-					TerminationMessagePath: c.TerminationMessagePath, TerminationMessagePolicy: c.TerminationMessagePolicy}),
+					TerminationMessagePath:   c.TerminationMessagePath,
+					TerminationMessagePolicy: c.TerminationMessagePolicy}),
 			})
 		default:
 			pod.Spec.Containers = append(pod.Spec.Containers, c)

@@ -137,7 +137,8 @@ func portMappings(pod *corev1.Pod) ([]*runtimeapi.PortMapping, error) {
 		for _, p := range c.Ports {
 			protocol, ok := protocolOf(p.Protocol)
 			if !ok {
-				return invalid(reasonSandbox, "container %q: port %d has the unknown protocol %q", c.Name, p.ContainerPort,
+				return invalid(reasonSandbox, "container %q: port %d has the unknown protocol %q", c.Name,
+					p.ContainerPort,
 					p.Protocol)
 			}
 			m := mapping{protocol, p.ContainerPort, p.HostPort, p.HostIP}

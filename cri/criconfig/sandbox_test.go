@@ -79,7 +79,8 @@ func TestDNS(t *testing.T) {
 	config := func(c corev1.PodDNSConfig) func(*corev1.Pod, *corev1.Container) {
 		return func(pod *corev1.Pod, _ *corev1.Container) { pod.Spec.DNSConfig = &c }
 	}
-	host := ResolvConf{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"edns0"}}
+	host := ResolvConf{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"},
+		Options: []string{"edns0"}}
 	cluster := ResolvConf{Nameservers: []string{"10.96.0.10"}, Options: []string{"ndots:5"},
 		Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"}}
 	for _, row := range []struct {
@@ -92,7 +93,8 @@ func TestDNS(t *testing.T) {
 	}{
 		{"ClusterFirst uses the cluster DNS", makePod(policy(corev1.DNSClusterFirst)), false, cluster, "", nil},
 		{"no policy is ClusterFirst", makePod(), false, cluster, "", nil},
-		{"ClusterFirst on the host network uses the host's DNS", makePod(policy(corev1.DNSClusterFirst), hostNetwork), false,
+		{"ClusterFirst on the host network uses the host's DNS", makePod(policy(corev1.DNSClusterFirst), hostNetwork),
+			false,
 			host, "", nil},
 		{"ClusterFirstWithHostNet uses the cluster DNS on the host network",
 			makePod(policy(corev1.DNSClusterFirstWithHostNet), hostNetwork), false, cluster, "", nil},
@@ -113,21 +115,26 @@ func TestDNS(t *testing.T) {
 		{"at most three nameservers", makePod(policy(corev1.DNSNone),
 			config(corev1.PodDNSConfig{Nameservers: []string{"1", "2", "3", "4"}})), false,
 			ResolvConf{Nameservers: []string{"1", "2", "3"}}, "only the first 3", nil},
-		{"at most 32 search domains", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})), false,
+		{"at most 32 search domains", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})),
+			false,
 			ResolvConf{Searches: many[:32]}, "only the first 32", nil},
 		{"search domains have at most 2048 characters", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{
 			Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023), "c"}})), false,
-			ResolvConf{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters", nil},
+			ResolvConf{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters",
+			nil},
 		{"a host without nameservers leaves the pod's loopback address", makePod(policy(corev1.DNSDefault)), false,
-			ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
+			ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "",
+			[]string{"192.0.2.1", "192.0.2.2"}},
 		{"loopback addresses of the host's IP families", makePod(policy(corev1.DNSDefault)), false,
 			ResolvConf{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1",
 				"192.0.2.1"}},
 		{"loopback before dnsConfig if ClusterFirst falls back",
 			makePod(config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), true,
-			ResolvConf{Nameservers: []string{"127.0.0.1", "1.1.1.1"}, Searches: []string{"."}}, "MissingClusterDNS", []string{}},
+			ResolvConf{Nameservers: []string{"127.0.0.1", "1.1.1.1"}, Searches: []string{"."}}, "MissingClusterDNS",
+			[]string{}},
 		{"None ignores the host without nameservers", makePod(policy(corev1.DNSNone),
-			config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
+			config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false,
+			ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
 		{"cluster DNS without search domains of the host", makePod(), false,
 			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3],
 				Options: cluster.Options}, "", []string{}},
@@ -162,14 +169,20 @@ func TestHostname(t *testing.T) {
 		err    string
 	}{
 		{"the pod's name is the host name", func(*corev1.Pod, *corev1.Container) {}, "web", ""},
-		{"spec.hostname overrides the name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Hostname = "www" }, "www",
+		{"spec.hostname overrides the name", func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.Hostname = "www"
+		}, "www",
 			""},
 		{"hostnameOverride overrides both", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Hostname, p.Spec.HostnameOverride = "www", new("exact")
 		}, "exact", ""},
-		{"a long name is truncated and does not end with a dash", func(p *corev1.Pod, _ *corev1.Container) { p.Name = long },
+		{"a long name is truncated and does not end with a dash", func(p *corev1.Pod, _ *corev1.Container) {
+			p.Name = long
+		},
 			long[:61], ""},
-		{"a subdomain alone changes nothing", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Subdomain = "s" }, "web", ""},
+		{"a subdomain alone changes nothing", func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.Subdomain = "s"
+		}, "web", ""},
 		{"setHostnameAsFQDN adds the domain", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "s", new(true)
 		}, "web.s.shop.svc.cluster.local", ""},
@@ -180,7 +193,9 @@ func TestHostname(t *testing.T) {
 		{"a domain name too long for the kernel is an error", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("s", 50), new(true)
 		}, "", "at most 64"},
-		{"the host network uses the host's name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostNetwork = true }, "",
+		{"the host network uses the host's name", func(p *corev1.Pod, _ *corev1.Container) {
+			p.Spec.HostNetwork = true
+		}, "",
 			""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -329,7 +344,8 @@ func TestSandboxResources(t *testing.T) {
 			}
 			got := config.Linux.Resources
 			if got.MemoryLimitInBytes != row.memory || got.CpuQuota != row.quota {
-				t.Errorf("memory %d, quota %d; want %d, %d", got.MemoryLimitInBytes, got.CpuQuota, row.memory, row.quota)
+				t.Errorf("memory %d, quota %d; want %d, %d", got.MemoryLimitInBytes, got.CpuQuota, row.memory,
+					row.quota)
 			}
 		})
 	}

@@ -114,7 +114,8 @@ func verifyRunAsNonRoot(sc *corev1.SecurityContext, image plan.Image) error {
 		return nil
 	case image.UID == nil && image.User != "":
 		return invalid(reasonContainer,
-			"container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", image.User)
+			"container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root",
+			image.User)
 	case image.UID == nil || *image.UID == 0:
 		return invalid(reasonContainer, "container has runAsNonRoot and image will run as root")
 	case *image.UID < 0 || *image.UID > math.MaxInt32:

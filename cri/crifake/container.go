@@ -209,7 +209,8 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 	r.mu.Lock()
 	if c.starting || c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
 		r.mu.Unlock()
-		return fmt.Errorf("failed to set removing state for container %q: container is in starting state, can't be removed",
+		return fmt.Errorf("failed to set removing state for container %q: container is in starting state, "+
+			"can't be removed",
 			c.id)
 	}
 	c.removing = true
@@ -232,7 +233,8 @@ func (r *Runtime) ListContainers(_ context.Context,
 	f := q.GetFilter()
 	for _, c := range r.containers {
 		if f.GetId() != "" && f.GetId() != c.id || f.GetPodSandboxId() != "" && f.GetPodSandboxId() != c.sandbox.id ||
-			f.GetState() != nil && f.GetState().State != c.state || !selected(c.config.GetLabels(), f.GetLabelSelector()) {
+			f.GetState() != nil && f.GetState().State != c.state ||
+			!selected(c.config.GetLabels(), f.GetLabelSelector()) {
 			continue
 		}
 		out.Containers = append(out.Containers, proto.CloneOf(&runtimeapi.Container{
@@ -256,7 +258,8 @@ func (r *Runtime) ContainerStatus(_ context.Context,
 	resp := &runtimeapi.ContainerStatusResponse{Status: r.statusOf(c)}
 	if q.Verbose {
 		limit := c.config.GetLinux().GetResources().GetMemoryLimitInBytes()
-		resp.Info = map[string]string{"info": fmt.Sprintf(`{"runtimeSpec":{"linux":{"resources":{"memory":{"limit":%d}}}}}`,
+		resp.Info = map[string]string{"info": fmt.Sprintf(
+			`{"runtimeSpec":{"linux":{"resources":{"memory":{"limit":%d}}}}}`,
 			limit)}
 	}
 	return resp, nil

@@ -29,7 +29,8 @@ func startContainer(t *testing.T, c runtimeapi.RuntimeServiceClient, steps ...st
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: a.ContainerId}); err != nil {
+	if _, err := c.StartContainer(t.Context(),
+		&runtimeapi.StartContainerRequest{ContainerId: a.ContainerId}); err != nil {
 		t.Fatal(err)
 	}
 	return a.ContainerId
@@ -82,7 +83,8 @@ func TestProcessSteps(t *testing.T) {
 					t.Fatal(err)
 				}
 				took := time.Duration(resp.Status.FinishedAt - start.UnixNano())
-				if resp.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED || resp.Status.ExitCode != row.code ||
+				if resp.Status.State != runtimeapi.ContainerState_CONTAINER_EXITED ||
+					resp.Status.ExitCode != row.code ||
 					took != row.after {
 					t.Errorf("%v, exit code %d after %v", resp.Status.State, resp.Status.ExitCode, took)
 				}

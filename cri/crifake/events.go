@@ -21,7 +21,8 @@ const subscriberBuffer = 4096
 func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest,
 	stream runtimeapi.RuntimeService_GetContainerEventsServer) error {
 	if r.opts.Containerd16 {
-		return status.Error(codes.Unimplemented, "unknown method GetContainerEvents for service runtime.v1.RuntimeService")
+		return status.Error(codes.Unimplemented,
+			"unknown method GetContainerEvents for service runtime.v1.RuntimeService")
 	}
 	f := &subscriber{events: make(chan *runtimeapi.ContainerEventResponse, subscriberBuffer)}
 	r.mu.Lock()

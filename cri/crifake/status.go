@@ -47,7 +47,8 @@ func (r *Runtime) Status(_ context.Context, q *runtimeapi.StatusRequest) (*runti
 func (r *Runtime) RuntimeConfig(context.Context,
 	*runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	if r.opts.Containerd16 {
-		return nil, status.Error(codes.Unimplemented, "unknown method RuntimeConfig for service runtime.v1.RuntimeService")
+		return nil, status.Error(codes.Unimplemented,
+			"unknown method RuntimeConfig for service runtime.v1.RuntimeService")
 	}
 	linux := &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: r.opts.CgroupDriver}
 	return &runtimeapi.RuntimeConfigResponse{Linux: linux}, nil

@@ -164,7 +164,9 @@ func (r *reader) replace(ctx context.Context) (bool, error) {
 // current file itself, which may have been compressed (with its modification time preserved),
 // unless it was deleted.
 func (r *reader) missedFiles(older []rotatedFile) []rotatedFile {
-	added := slices.DeleteFunc(slices.Clone(older), func(o rotatedFile) bool { return slices.Contains(r.known, o.path) })
+	added := slices.DeleteFunc(slices.Clone(older), func(o rotatedFile) bool {
+		return slices.Contains(r.known, o.path)
+	})
 	if r.file == nil || len(added) == 0 {
 		return added
 	}

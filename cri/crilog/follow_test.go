@@ -103,8 +103,9 @@ func (r *fakeRuntime) writeLines(lines ...string) {
 // rotate calls Rotate at the given second, which must be after the last one.
 func (r *fakeRuntime) rotate(second int) {
 	r.t.Helper()
-	done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 100, Now: day(1).Add(time.Duration(second) * time.Second),
-		Reopen: r.reopen})
+	done, err := Rotate(r.path,
+		Rotation{MaxSize: 1, MaxFiles: 100, Now: day(1).Add(time.Duration(second) * time.Second),
+			Reopen: r.reopen})
 	if err != nil || !done {
 		r.t.Errorf("rotated %t: %v", done, err)
 	}

@@ -56,7 +56,8 @@ func logs(t *testing.T) string {
 		day(1).Add(2*time.Second))
 	write(t, path+".20260102-000100", records(day(2), "stdout F b0", "stdout P b1", "stdout F -b1"),
 		day(2).Add(2*time.Second))
-	write(t, path, records(day(3), "stdout F c0", "stderr P c1", "stdout F c2", "stderr F -c1"), day(3).Add(3*time.Second))
+	write(t, path, records(day(3), "stdout F c0", "stderr P c1", "stdout F c2", "stderr F -c1"),
+		day(3).Add(3*time.Second))
 	write(t, path+".note", "not a log\n", day(3))
 	write(t, path+".20260102-000200.tmp", "half compressed", day(2))
 	return path
@@ -123,7 +124,8 @@ func TestReadSkipsMalformedRecords(t *testing.T) { // L2
 		{"malformed records between lines", records(day(1), "stdout F a") + "\x00\x00rubble\n\n" + records(day(1),
 			"stdout F b"),
 			"a\nb\n"},
-		{"an incomplete last record is emitted as far as it goes", records(day(1), "stdout F a") + stamp + " stdout F b",
+		{"an incomplete last record is emitted as far as it goes", records(day(1), "stdout F a") + stamp +
+			" stdout F b",
 			"a\nb"},
 		{"an incomplete head at the end is skipped", records(day(1), "stdout F a") + "2026-01-", "a\n"},
 		{"a carriage return is part of the line", records(day(1), "stdout F a\r"), "a\r\n"},

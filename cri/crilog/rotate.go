@@ -137,7 +137,8 @@ func removeTempFiles(path string) error {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), filepath.Base(path)+".") && strings.HasSuffix(e.Name(), tempSuffix) {
-			if err := os.Remove(filepath.Join(filepath.Dir(path), e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Remove(filepath.Join(filepath.Dir(path), e.Name())); err != nil &&
+				!errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("rotate log: %w", err)
 			}
 		}

@@ -99,8 +99,9 @@ func TestRotateTwicePerSecondKeepsOrder(t *testing.T) {
 	r.rotate(5)
 	for i, second := range []int{5, 5, 4} { // the last time: the clock was set back
 		r.writeLines(string(rune('b' + i)))
-		done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(1).Add(time.Duration(second) * time.Second),
-			Reopen: r.reopen})
+		done, err := Rotate(r.path,
+			Rotation{MaxSize: 1, MaxFiles: 9, Now: day(1).Add(time.Duration(second) * time.Second),
+				Reopen: r.reopen})
 		if err != nil || !done {
 			t.Errorf("second %d: rotated %t: %v", second, done, err)
 		}
@@ -153,7 +154,8 @@ func TestRotateHasPriorityOverCompression(t *testing.T) {
 	if got, want := names(t, r.path), " .20260101-000001 .20260102-000000"; got != want {
 		t.Errorf("files %q, want %q", got, want)
 	}
-	if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(3), Reopen: r.reopen}); err != nil || !done {
+	if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(3), Reopen: r.reopen}); err != nil ||
+		!done {
 		t.Errorf("rotated %t: %v", done, err)
 	}
 	if got, want := names(t, r.path), " .20260101-000001.gz .20260102-000000.gz .20260103-000000"; got != want {
@@ -208,7 +210,8 @@ func TestRemoveRotatedKeepsCurrentLog(t *testing.T) {
 	r := newFakeRuntime(t)
 	for i, l := range []string{"a", "b", "c"} {
 		r.writeLines(l)
-		if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(i + 1), Reopen: r.reopen}); err != nil ||
+		if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(i + 1),
+			Reopen: r.reopen}); err != nil ||
 			!done {
 			t.Fatalf("rotated %t: %v", done, err)
 		}

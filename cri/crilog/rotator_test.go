@@ -26,7 +26,9 @@ func TestRotatorContinuesAfterFailure(t *testing.T) {
 		},
 		Logs: func() []Log {
 			return []Log{
-				{Path: broken.path, Reopen: func() error { return errors.New("no") }, OnError: func(error) { failed.Add(1) }},
+				{Path: broken.path, Reopen: func() error {
+					return errors.New("no")
+				}, OnError: func(error) { failed.Add(1) }},
 				{Path: big.path, Reopen: big.reopen}, {Path: small.path, Reopen: small.reopen},
 			}
 		},

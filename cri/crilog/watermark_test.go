@@ -233,7 +233,9 @@ func TestFailedRotationIsRetriedByAudit(t *testing.T) {
 		failed := 0
 		r := &Rotator{MaxSize: 20, Interval: 10 * time.Second}
 		r.Logs = func() []Log {
-			return []Log{{Path: l.path, Reopen: func() error { return os.ErrPermission }, OnError: func(error) { failed++ }}}
+			return []Log{{Path: l.path, Reopen: func() error {
+				return os.ErrPermission
+			}, OnError: func(error) { failed++ }}}
 		}
 		runRotator(t, r, func(*fakeWatcher) {
 			time.Sleep(35 * time.Second)

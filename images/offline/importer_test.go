@@ -183,7 +183,8 @@ func asJSON(v any) []byte {
 }
 
 func config(arch string, layers ...[]byte) ocispec.Image {
-	c := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: arch}, RootFS: ocispec.RootFS{Type: "layers"}}
+	c := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: arch},
+		RootFS: ocispec.RootFS{Type: "layers"}}
 	for _, l := range layers {
 		c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, digest.FromBytes(l))
 	}
@@ -256,7 +257,8 @@ func newFixture(t *testing.T) *fixture {
 func (w *fixture) start() {
 	w.imported, w.failed = make(chan string, 100), make(chan string, 100)
 	w.images = New(Options{
-		Dir: w.dir, Records: filepath.Join(w.parent, "records.json"), Runtime: w.runtime, Interval: 50 * time.Millisecond,
+		Dir: w.dir, Records: filepath.Join(w.parent, "records.json"), Runtime: w.runtime,
+		Interval:    50 * time.Millisecond,
 		Log:         slog.New(slog.DiscardHandler),
 		OnImported:  func(file string, _ []Image) { w.imported <- filepath.Base(file) },
 		OnFailed:    func(file string, err error) { w.failed <- filepath.Base(file) + ": " + err.Error() },
@@ -376,7 +378,8 @@ func TestInvalidArchiveIsReported(t *testing.T) {
 			if n := w.runtime.importCount(); n != began+1 {
 				t.Errorf("%d imports after the file was repaired, %d before", n, began)
 			}
-			if got := w.runtime.names(); !slices.Equal(got, []string{"docker.io/library/good:1", "docker.io/library/repaired:1"}) {
+			if got := w.runtime.names(); !slices.Equal(got,
+				[]string{"docker.io/library/good:1", "docker.io/library/repaired:1"}) {
 				t.Errorf("images: %v", got)
 			}
 			if len(w.failed) > 0 {

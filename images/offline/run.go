@@ -300,7 +300,8 @@ func (f *importRun) handleResult(o importResult) {
 		return
 	}
 	x.state, x.message, x.reported, x.retryAt, x.failures = StateImported, "", "", time.Now().Add(f.o.Interval), 0
-	if old, ok := f.records[o.name]; !ok || !old.Stamp.same(o.entry.Stamp) || !slices.Equal(old.Images, o.entry.Images) {
+	if old, ok := f.records[o.name]; !ok || !old.Stamp.same(o.entry.Stamp) ||
+		!slices.Equal(old.Images, o.entry.Images) {
 		f.records[o.name] = o.entry
 		f.save()
 	}

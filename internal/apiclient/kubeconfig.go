@@ -30,8 +30,9 @@ func LoadConfig(path string) (*rest.Config, error) {
 func NewKubeconfig(server *rest.Config, user *clientcmdapi.AuthInfo) *clientcmdapi.Config {
 	c := clientcmdapi.NewConfig()
 	c.Clusters["default"] = &clientcmdapi.Cluster{
-		Server: server.Host + server.APIPath, CertificateAuthorityData: server.CAData, CertificateAuthority: server.CAFile,
-		TLSServerName: server.ServerName, InsecureSkipTLSVerify: server.Insecure,
+		Server: server.Host + server.APIPath, CertificateAuthorityData: server.CAData,
+		CertificateAuthority: server.CAFile,
+		TLSServerName:        server.ServerName, InsecureSkipTLSVerify: server.Insecure,
 	}
 	c.AuthInfos["default"] = user
 	c.Contexts["default"] = &clientcmdapi.Context{Cluster: "default", AuthInfo: "default"}

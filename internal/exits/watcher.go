@@ -47,7 +47,8 @@ func New(o Options) *Watcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Watcher{opt: o, wake: make(chan struct{}, 1), watched: map[string]*handle{}, by: map[int32]*handle{}, epoll: -1}
+	return &Watcher{opt: o, wake: make(chan struct{}, 1), watched: map[string]*handle{}, by: map[int32]*handle{},
+		epoll: -1}
 }
 
 // Watch starts to watch a running container. It never blocks, and has no effect on a container that

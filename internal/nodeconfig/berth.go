@@ -115,7 +115,8 @@ func BerthFields() []BerthField {
 			"cniPodCIDRs",
 			"list of ranges",
 			"none",
-			"pod CIDRs of a default CNI configuration that the agent writes; `[node]`: those that the API server assigns " +
+			"pod CIDRs of a default CNI configuration that the agent writes; `[node]`: those that the API " +
+				"server assigns " +
 				"to the node, or `podCIDR` on a standalone node",
 			"--cni-pod-cidr",
 		},
@@ -123,7 +124,8 @@ func BerthFields() []BerthField {
 			"podRouting",
 			"hostGateway or none",
 			"hostGateway",
-			"with `cniPodCIDRs: [node]` on a node that has joined a server: `hostGateway` creates routes to the pods of " +
+			"with `cniPodCIDRs: [node]` on a node that has joined a server: `hostGateway` creates routes to " +
+				"the pods of " +
 				"other nodes and masquerades only traffic to other destinations, `none` leaves routing to another " +
 				"component; see networking.md",
 			"",
@@ -133,7 +135,8 @@ func BerthFields() []BerthField {
 			"startPressurePercent",
 			"number",
 			"90",
-			"CPU pressure (PSI, `some avg10`, in percent) above which fewer pods start concurrently, down to the number " +
+			"CPU pressure (PSI, `some avg10`, in percent) above which fewer pods start concurrently, down to " +
+				"the number " +
 				"of CPUs plus one at 100%; 100: disabled",
 			"",
 		},
@@ -141,7 +144,8 @@ func BerthFields() []BerthField {
 			"memoryPressureSources",
 			"both or workingSet",
 			"both",
-			"sources that must agree on memory pressure: the working set and either the kernel's estimate (MemAvailable) " +
+			"sources that must agree on memory pressure: the working set and either the kernel's estimate " +
+				"(MemAvailable) " +
 				"or its stall information (PSI), or the working set alone, as upstream",
 			"",
 		},
@@ -172,7 +176,8 @@ func BerthFields() []BerthField {
 			"imagesDir",
 			"path",
 			"`images` in stateDir",
-			"directory of image archives (`docker save` or OCI, optionally gzipped): `.tar`, `.tar.gz` and `.tgz` files " +
+			"directory of image archives (`docker save` or OCI, optionally gzipped): `.tar`, `.tar.gz` and " +
+				"`.tgz` files " +
 				"are imported, each content once, and their images are kept as long as the file exists",
 			"",
 		},

@@ -31,7 +31,8 @@ func AddServer(file string, s JoinSettings) (*Config, error) {
 	}
 	if c.Kubeconfig != s.Kubeconfig || c.BootstrapKubeconfig != s.BootstrapKubeconfig {
 		return nil, fmt.Errorf(
-			"%s: BerthConfiguration has another kubeconfig or bootstrapKubeconfig: set them to %s and %s, or remove them",
+			"%s: BerthConfiguration has another kubeconfig or bootstrapKubeconfig: set them to %s and %s, or "+
+				"remove them",
 			file,
 			s.Kubeconfig,
 			s.BootstrapKubeconfig,

@@ -10,12 +10,17 @@ import (
 func TestAddServer(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"nothing":          "",
-		"one document":     "# mine\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n",
-		"both documents":   "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nnodeName: n\n",
-		"its own clients":  "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: {webhook: {enabled: true}}\n",
-		"its certificate":  "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntlsCertFile: /c\ntlsPrivateKeyFile: /k\n",
-		"none wanted":      "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nserverTLSBootstrap: false\n",
+		"nothing": "",
+		"one document": "# mine\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: " +
+			"KubeletConfiguration\nmaxPods: 7\n",
+		"both documents": "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n---\napiVersion: " +
+			"berth.dev/v1alpha1\nkind: BerthConfiguration\nnodeName: n\n",
+		"its own clients": "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: " +
+			"{webhook: {enabled: true}}\n",
+		"its certificate": "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntlsCertFile: " +
+			"/c\ntlsPrivateKeyFile: /k\n",
+		"none wanted": "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: " +
+			"KubeletConfiguration\nserverTLSBootstrap: false\n",
 		"berth's own only": "kind: BerthConfiguration\napiVersion: berth.dev/v1alpha1\n",
 	} {
 		file := filepath.Join(t.TempDir(), "config.yaml")

@@ -38,12 +38,15 @@ func TestDefaultsAreStandalone(t *testing.T) {
 	}
 	any4 := netip.MustParseAddr("0.0.0.0")
 	want := &Config{
-		NodeName: "n1", CertDir: DefaultCertDir, RootDir: DefaultRootDir, StateDir: DefaultStateDir, Socket: DefaultSocket,
+		NodeName: "n1", CertDir: DefaultCertDir, RootDir: DefaultRootDir, StateDir: DefaultStateDir,
+		Socket:     DefaultSocket,
 		PodLogsDir: "/var/log/pods", FileCheckFrequency: 20 * time.Second,
-		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text", MaxParallelStarts: 10, StartPressure: 90, DeadContainers: DeadContainers{MaxPerContainer: 1},
+		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text",
+		MaxParallelStarts: 10, StartPressure: 90, DeadContainers: DeadContainers{MaxPerContainer: 1},
 		Pods: Pods{Max: 110, PidsLimit: -1, CrashLoopMax: 5 * time.Minute, OOMScoreAdj: -999},
 		Images: Images{PullQPS: 5, PullBurst: 10, MaxParallel: 5, MinimumGCAge: 2 * time.Minute,
-			ArchiveDir: "/var/lib/berth/images", HighThresholdPercent: 85, LowThresholdPercent: 80, GCPeriod: 5 * time.Minute, VerificationPolicy: "NeverVerifyPreloadedImages"},
+			ArchiveDir: "/var/lib/berth/images", HighThresholdPercent: 85, LowThresholdPercent: 80,
+			GCPeriod: 5 * time.Minute, VerificationPolicy: "NeverVerifyPreloadedImages"},
 		Logs:    Logs{MaxSize: 10 << 20, MaxFiles: 5, MaxWorkers: 1, MonitorInterval: 10 * time.Second},
 		Cgroups: Cgroups{CPUCFSQuota: true, CPUCFSPeriod: 100 * time.Millisecond, EnforcePods: true},
 		Network: Network{
@@ -131,7 +134,8 @@ cniPodCIDRs: [10.85.0.0/16, "fd00::/48"]
 	for _, v := range []struct{ name, got, want string }{
 		{"node name", c.NodeName, "fromfile"}, {"state dir", c.StateDir, "/b"}, {"manifests", c.StaticPodPath, "/m"},
 		{"runtime", c.RuntimeEndpoint, "unix:///run/a.sock"}, {"images", c.ImageEndpoint, "unix:///run/a.sock"},
-		{"domain", c.Network.ClusterDomain, "cluster.local"}, {"label", c.NodeLabels["a"], "b"}, {"log", c.LogFormat, "json"},
+		{"domain", c.Network.ClusterDomain, "cluster.local"}, {"label", c.NodeLabels["a"], "b"},
+		{"log", c.LogFormat, "json"},
 		{"range", c.Network.CNIPodCIDRs[1].String(), "fd00::/48"}, {"address", c.NodeIPs[1].String(), "fd00::1"},
 		{"taint", string(c.Node.Taints[1].Effect), "NoExecute"}, {"reserved", c.Reserved.Kube.Memory().String(), "1Gi"},
 	} {
@@ -206,7 +210,8 @@ func TestErrorsNameLineAndField(t *testing.T) { // N3
 			head + "evictionHard: {memory.available: 101%}",
 			`node.yaml:3: evictionHard[memory.available]: "101%" must be from 0% to 100%`,
 		},
-		{"a threshold that is not a number", head + "evictionHard: {memory.available: NaN%}", "must be from 0% to 100%"},
+		{"a threshold that is not a number", head + "evictionHard: {memory.available: NaN%}",
+			"must be from 0% to 100%"},
 		{
 			"a soft threshold without grace",
 			head + "evictionSoft: {memory.available: 1Gi}",
@@ -232,11 +237,13 @@ func TestErrorsNameLineAndField(t *testing.T) { // N3
 			head + "serializeImagePulls: true\nmaxParallelImagePulls: 2",
 			"node.yaml:4: maxParallelImagePulls: 2 conflicts with serializeImagePulls: true",
 		},
-		{"no parallel pulls", head + "maxParallelImagePulls: 0", "node.yaml:3: maxParallelImagePulls: 0 must be from 1"},
+		{"no parallel pulls", head + "maxParallelImagePulls: 0",
+			"node.yaml:3: maxParallelImagePulls: 0 must be from 1"},
 		{
 			"an unknown verification",
 			head + "imagePullCredentialsVerificationPolicy: Sometimes",
-			`node.yaml:3: imagePullCredentialsVerificationPolicy: "Sometimes" must be one of NeverVerify, NeverVerifyPreloadedImages, `,
+			`node.yaml:3: imagePullCredentialsVerificationPolicy: "Sometimes" must be one of NeverVerify, ` +
+				`NeverVerifyPreloadedImages, `,
 		},
 		{
 			"an allowlist without the policy",
@@ -245,8 +252,10 @@ func TestErrorsNameLineAndField(t *testing.T) { // N3
 		},
 		{
 			"an allowlist with a short name",
-			head + "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [reg.io/a, nginx]",
-			`node.yaml:4: preloadedImagesVerificationAllowlist[1]: "nginx" is not a full name without tag and digest, such as docker.io/library/nginx`,
+			head + "imagePullCredentialsVerificationPolicy: " +
+				"NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [reg.io/a, nginx]",
+			`node.yaml:4: preloadedImagesVerificationAllowlist[1]: "nginx" is not a full name without tag and ` +
+				`digest, such as docker.io/library/nginx`,
 		},
 		{
 			"a relative path",
@@ -316,7 +325,8 @@ func TestErrorsNameLineAndField(t *testing.T) { // N3
 			head + "registerWithTaints: [{key: a, effect: Never}]",
 			`node.yaml:3: registerWithTaints[0]: effect "Never" must be`,
 		},
-		{"a negative lease duration", head + "nodeLeaseDurationSeconds: -1", "nodeLeaseDurationSeconds: -1 must be from 1"},
+		{"a negative lease duration", head + "nodeLeaseDurationSeconds: -1",
+			"nodeLeaseDurationSeconds: -1 must be from 1"},
 		{
 			"a CIDR with host bits",
 			berthHead + "cniPodCIDRs: [10.85.0.1/16]",
@@ -387,7 +397,8 @@ func TestFieldClasses(t *testing.T) { // N2
 	}
 	_, warnings, err = parse(
 		t,
-		head+"cpuManagerPolicy: none\nreadOnlyPort: 0\nmemorySwap: {swapBehavior: NoSwap}\nuserNamespaces: {idsPerPod: 65536}\nstaticPodURL: null\n",
+		head+"cpuManagerPolicy: none\nreadOnlyPort: 0\nmemorySwap: {swapBehavior: NoSwap}\nuserNamespaces: "+
+			"{idsPerPod: 65536}\nstaticPodURL: null\n",
 	)
 	if err != nil || len(warnings) > 0 {
 		t.Errorf("neutral values of rejected fields: %v, %q", err, warnings)
@@ -399,13 +410,15 @@ func TestFieldClasses(t *testing.T) { // N2
 	}
 	_, _, err = parse(
 		t,
-		head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nqosReserved: {memory: 50%}\nauthentication: {anonymous: {enabled: true}}\n",
+		head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nqosReserved: {memory: 50%}\nauthentication: {anonymous: "+
+			"{enabled: true}}\n",
 	)
 	for _, want := range []string{
 		"node.yaml:3: cpuManagerPolicy: is not supported: berth does not assign exclusive CPUs",
 		"node.yaml:4: readOnlyPort: is not supported: the port without authentication is not supported (accepted: 0)",
 		"node.yaml:5: qosReserved: is not supported",
-		"node.yaml:6: authentication.anonymous.enabled: is not supported: anonymous requests are not supported (accepted: false)",
+		"node.yaml:6: authentication.anonymous.enabled: is not supported: anonymous requests are not supported " +
+			"(accepted: false)",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -423,17 +436,25 @@ func TestMemoryAndSwap(t *testing.T) {
 		{"the defaults are no throttling, no reservation and no swap", "", 0, false, false, ""},
 		{"swap is opt-in", "memorySwap: {swapBehavior: LimitedSwap}", 0, false, true, ""},
 		{"NoSwap is valid", "memorySwap: {swapBehavior: NoSwap}", 0, false, false, ""},
-		{"other swap behaviors are invalid", "memorySwap: {swapBehavior: UnlimitedSwap}", 0, false, false, `node.yaml:3: memorySwap.swapBehavior: "UnlimitedSwap" must be one of`},
+		{"other swap behaviors are invalid", "memorySwap: {swapBehavior: UnlimitedSwap}", 0, false, false,
+			`node.yaml:3: memorySwap.swapBehavior: "UnlimitedSwap" must be one of`},
 		{"a throttling factor is used", "memoryThrottlingFactor: 0.9", 0.9, false, false, ""},
-		{"the throttling factor is greater than 0", "memoryThrottlingFactor: 0", 0, false, false, "node.yaml:3: memoryThrottlingFactor: 0 must be more than 0 and at most 1"},
-		{"the throttling factor is at most 1", "memoryThrottlingFactor: 1.5", 0, false, false, "node.yaml:3: memoryThrottlingFactor: 1.5 must be"},
+		{"the throttling factor is greater than 0", "memoryThrottlingFactor: 0", 0, false, false,
+			"node.yaml:3: memoryThrottlingFactor: 0 must be more than 0 and at most 1"},
+		{"the throttling factor is at most 1", "memoryThrottlingFactor: 1.5", 0, false, false,
+			"node.yaml:3: memoryThrottlingFactor: 1.5 must be"},
 		{"TieredReservation reserves memory", "memoryReservationPolicy: TieredReservation", 0, true, false, ""},
 		{"None reserves nothing", "memoryReservationPolicy: None", 0, false, false, ""},
-		{"other reservation policies are invalid", "memoryReservationPolicy: All", 0, false, false, `node.yaml:3: memoryReservationPolicy: "All" must be one of`},
-		{"the gate disables both", "featureGates: {MemoryQoS: false}\nmemoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation", 0, false, false, ""},
-		{"the gate enables both", "featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation", 0.5, true, false, ""},
-		{"the gate alone has no effect and causes a warning", "featureGates: {MemoryQoS: true}", 0, false, false, "node.yaml:3: featureGates MemoryQoS has no effect alone"},
-		{"other gates cause a warning", "featureGates: {Sidecar: true}", 0, false, false, "node.yaml:3: featureGates Sidecar is ignored"},
+		{"other reservation policies are invalid", "memoryReservationPolicy: All", 0, false, false,
+			`node.yaml:3: memoryReservationPolicy: "All" must be one of`},
+		{"the gate disables both", "featureGates: {MemoryQoS: false}\nmemoryThrottlingFactor: " +
+			"0.5\nmemoryReservationPolicy: TieredReservation", 0, false, false, ""},
+		{"the gate enables both", "featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: " +
+			"0.5\nmemoryReservationPolicy: TieredReservation", 0.5, true, false, ""},
+		{"the gate alone has no effect and causes a warning", "featureGates: {MemoryQoS: true}", 0, false, false,
+			"node.yaml:3: featureGates MemoryQoS has no effect alone"},
+		{"other gates cause a warning", "featureGates: {Sidecar: true}", 0, false, false,
+			"node.yaml:3: featureGates Sidecar is ignored"},
 	} {
 		c, warnings, err := parse(t, head+row.text+"\n")
 		if err != nil {
@@ -443,7 +464,8 @@ func TestMemoryAndSwap(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", row.name, got, row.message)
 		}
 		if c != nil &&
-			(c.Cgroups.MemoryThrottlingFactor != row.factor || c.Cgroups.TieredMemoryReservation != row.reserve || c.Cgroups.LimitedSwap != row.swap) {
+			(c.Cgroups.MemoryThrottlingFactor != row.factor || c.Cgroups.TieredMemoryReservation != row.reserve ||
+				c.Cgroups.LimitedSwap != row.swap) {
 			t.Errorf("%s: %+v", row.name, c.Cgroups)
 		}
 	}
@@ -471,7 +493,8 @@ func TestEvictionSettings(t *testing.T) {
 			"memory.available 5% hard",
 		},
 		{"merged defaults", "evictionHard: {memory.available: 5%}\nmergeDefaultEvictionSettings: true",
-			"imagefs.available 15% hard, imagefs.inodesFree 5% hard, memory.available 5% hard, nodefs.available 10% hard, nodefs.inodesFree 5% hard"},
+			"imagefs.available 15% hard, imagefs.inodesFree 5% hard, memory.available 5% hard, nodefs.available 10% " +
+				"hard, nodefs.inodesFree 5% hard"},
 		{"no thresholds", "evictionHard: {}", ""},
 		{
 			"zero disables a signal",
@@ -480,12 +503,14 @@ func TestEvictionSettings(t *testing.T) {
 		},
 		{
 			"soft threshold with grace period and minimum reclaim",
-			"evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 90s}\nevictionMinimumReclaim: {memory.available: 100Mi}",
+			"evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: " +
+				"90s}\nevictionMinimumReclaim: {memory.available: 100Mi}",
 			"memory.available 1Gi soft 1m30s reclaim 100Mi",
 		},
 		{
 			"hard and soft threshold for one signal",
-			"evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 1s}",
+			"evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: " +
+				"{memory.available: 1s}",
 			"memory.available 1Gi hard, memory.available 2Gi soft 1s",
 		},
 	}
@@ -609,8 +634,10 @@ func TestLoadFiles(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{head, berthHead, head + "---\n" + berthHead, head + "evictionHard: {memory.available: 1%}",
-		head + "logging: {verbosity: 1, vmodule: [{filePattern: a, verbosity: 1}]}", head + "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 2}]",
+	for _, s := range []string{head, berthHead, head + "---\n" + berthHead,
+		head + "evictionHard: {memory.available: 1%}",
+		head + "logging: {verbosity: 1, vmodule: [{filePattern: a, verbosity: 1}]}",
+		head + "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 2}]",
 		berthHead + "maxParallelStarts: 0\nnodeIPs: ['::1']"} {
 		f.Add([]byte(s))
 	}

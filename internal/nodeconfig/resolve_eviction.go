@@ -161,7 +161,8 @@ func (l *loader) reclaims(sets ...map[string]*Threshold) {
 // Reserve returns the memory and disk of the hard eviction thresholds, which is not
 // allocatable.
 func (e Eviction) Reserve(capacity corev1.ResourceList) corev1.ResourceList {
-	signals := map[string]corev1.ResourceName{"memory.available": corev1.ResourceMemory, "nodefs.available": corev1.ResourceEphemeralStorage}
+	signals := map[string]corev1.ResourceName{"memory.available": corev1.ResourceMemory,
+		"nodefs.available": corev1.ResourceEphemeralStorage}
 	out := corev1.ResourceList{}
 	for _, t := range e.Thresholds {
 		name, of := signals[t.Signal]

@@ -70,7 +70,8 @@ func TestTableIsComplete(t *testing.T) {
 
 // TestSupportedFieldsAreAccepted lists fields that must be accepted.
 func TestSupportedFieldsAreAccepted(t *testing.T) {
-	for name := range strings.FieldsSeq(`address port healthzPort healthzBindAddress tls* authentication.x509.* authentication.webhook.* authorization.*
+	for name := range strings.FieldsSeq(
+		`address port healthzPort healthzBindAddress tls* authentication.x509.* authentication.webhook.* authorization.*
 		containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot failCgroupV1 failSwapOn oomScoreAdj clusterDNS
 		clusterDomain resolvConf podLogsDir staticPodPath fileCheckFrequency maxPods podCIDR podPidsLimit serializeImagePulls
 		maxParallelImagePulls registryPullQPS imageGC* evictionHard evictionSoft* kubeReserved systemReserved containerLogMaxSize

@@ -193,7 +193,8 @@ spec:
 		t.Fatal(err)
 	}
 	var want corev1.Pod
-	if err := json.Unmarshal([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"date":"2001-01-01","n":"1"}},
+	if err := json.Unmarshal([]byte(
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"date":"2001-01-01","n":"1"}},
 		"spec":{"hostPID":true,"priority":1000,"terminationGracePeriodSeconds":16,"containers":[
 		{"name":"a","resources":{"limits":{"cpu":0.5,"memory":"1Gi"}},"ports":[{"containerPort":80}],"readinessProbe":{"httpGet":{"port":"http"}}},
 		{"name":"b","resources":{"limits":{"cpu":0.5,"memory":"1Gi"}},"ports":[{"containerPort":80}],"readinessProbe":{"httpGet":{"port":"http"}}}],
@@ -227,9 +228,10 @@ func TestLimits(t *testing.T) {
 		merges += "a" + n + ": &a" + n + "\n  <<: [" + strings.Repeat("*a"+p+", ", 9) + "*a" + p + "]\n"
 	}
 	for name, in := range map[string]string{
-		"a billion laughs":    "metadata:\n  managedFields:\n  - fieldsV1:\n" + indent(laughs, 6),
-		"a billion merges":    "metadata:\n  managedFields:\n  - fieldsV1:\n" + indent(merges, 6),
-		"deep nesting":        "metadata: {managedFields: [{fieldsV1: " + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + "}]}",
+		"a billion laughs": "metadata:\n  managedFields:\n  - fieldsV1:\n" + indent(laughs, 6),
+		"a billion merges": "metadata:\n  managedFields:\n  - fieldsV1:\n" + indent(merges, 6),
+		"deep nesting": "metadata: {managedFields: [{fieldsV1: " + strings.Repeat("[", 5000) +
+			strings.Repeat("]", 5000) + "}]}",
 		"deep nesting (JSON)": "{\"metadata\": " + strings.Repeat("[", 100000),
 		"a circle":            "metadata: {managedFields: [{fieldsV1: &a {b: *a}}]}",
 	} {
@@ -258,7 +260,8 @@ func indent(s string, n int) string {
 func TestLineFindsFields(t *testing.T) {
 	d := one(
 		t,
-		"metadata:\n  name: a\n  labels:\n    a.b/c: d\nspec:\n  containers:\n  - name: x\n  - name: y\n    ports:\n    - containerPort: 1\n",
+		"metadata:\n  name: a\n  labels:\n    a.b/c: d\nspec:\n  containers:\n  - name: x\n  - name: y\n    ports:\n "+
+			"- containerPort: 1\n",
 	)
 	for path, want := range map[string]int{
 		"metadata.name":                            2,
@@ -278,7 +281,8 @@ func TestLineFindsFields(t *testing.T) {
 }
 
 func TestEmptyDocumentsAreSkipped(t *testing.T) {
-	for in, want := range map[string]int{"": 0, "---\n---\n": 0, "# only words\n": 0, "---\na: b\n---\n---\nc: d\n": 2, "null": 0, "{}{}": 2} {
+	for in, want := range map[string]int{"": 0, "---\n---\n": 0, "# only words\n": 0, "---\na: b\n---\n---\nc: d\n": 2,
+		"null": 0, "{}{}": 2} {
 		docs, err := Parse([]byte(in), Limits{})
 		if err != nil || len(docs) != want {
 			t.Errorf("%q: got %d documents (%v), want %d", in, len(docs), err, want)
@@ -290,7 +294,8 @@ func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n",
 		"a: &a [*a]", "<<: [{a: b}, {c: d}]", "? {a: b}\n: c", "{\"a\": [1, 2.5, null, true, \"x\"]}",
-		"spec:\n  containers:\n  - &c {name: a}\n  - <<: *c\n", "--- !!binary aGk=\n", "spec: !!set {a}", "metadata: {name: ! 12}",
+		"spec:\n  containers:\n  - &c {name: a}\n  - <<: *c\n", "--- !!binary aGk=\n", "spec: !!set {a}",
+		"metadata: {name: ! 12}",
 		"spec: {priority: 0777777777777777777777}", "spec: {priority: .inf}", "\xff\xfe", "a: 'b", "%YAML 1.1\n---\n",
 	} {
 		f.Add([]byte(s))

@@ -261,7 +261,8 @@ func (w *walk) scalar(n *yaml.Node, t reflect.Type, path string) any {
 		case float64:
 			if i := int64(x); (isInt(t) || isUint(t)) && float64(i) == x && math.Abs(x) < 1<<53 {
 				v = i
-				fits = isInt(t) && !reflect.Zero(t).OverflowInt(i) || isUint(t) && i >= 0 && !reflect.Zero(t).OverflowUint(uint64(i))
+				fits = isInt(t) && !reflect.Zero(t).OverflowInt(i) || isUint(t) && i >= 0 &&
+					!reflect.Zero(t).OverflowUint(uint64(i))
 			} else {
 				fits = isFloat(t)
 			}

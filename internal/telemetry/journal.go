@@ -56,7 +56,8 @@ func newJournal(
 ) slog.Handler {
 	to := &entries{send: send, out: out}
 	return journal{
-		to: to, text: slog.NewTextHandler(to, &slog.HandlerOptions{Level: level, ReplaceAttr: forJournal}), level: level,
+		to: to, text: slog.NewTextHandler(to, &slog.HandlerOptions{Level: level, ReplaceAttr: forJournal}),
+		level:  level,
 		fields: map[string]string{"SYSLOG_IDENTIFIER": filepath.Base(os.Args[0])},
 	}
 }

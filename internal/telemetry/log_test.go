@@ -14,7 +14,8 @@ import (
 )
 
 func TestVerbosityLevels(t *testing.T) {
-	for v, want := range map[int]slog.Level{0: slog.LevelInfo, 2: slog.LevelInfo, 3: slog.LevelInfo, 4: slog.LevelDebug, 5: slog.LevelDebug, 6: LevelTrace, 10: LevelTrace} {
+	for v, want := range map[int]slog.Level{0: slog.LevelInfo, 2: slog.LevelInfo, 3: slog.LevelInfo, 4: slog.LevelDebug,
+		5: slog.LevelDebug, 6: LevelTrace, 10: LevelTrace} {
 		if got := Level(v); got != want {
 			t.Errorf("--v=%d: level %s, want %s", v, got, want)
 		}

@@ -116,7 +116,8 @@ func NewMetrics(node string, b Build) *Metrics {
 		"The compatible Kubernetes release, and the build. Always 1.",
 		prometheus.Labels{
 			"git_version": b.Kubernetes, "git_commit": b.Commit, "build_date": b.Date,
-			"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH},
+			"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" +
+				runtime.GOARCH},
 	)
 	m.constant(
 		"berth_build_info",
@@ -124,7 +125,9 @@ func NewMetrics(node string, b Build) *Metrics {
 		prometheus.Labels{"version": b.Version, "git_commit": b.Commit},
 	)
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "go_goroutines", Help: "Number of goroutines."}, func() float64 { return float64(runtime.NumGoroutine()) }))
+		Name: "go_goroutines", Help: "Number of goroutines."}, func() float64 {
+		return float64(runtime.NumGoroutine())
+	}))
 	return m
 }
 
@@ -347,7 +350,8 @@ func (m *Metrics) own() {
 	m.probeDelay = m.histogram("berth_probe_lateness_seconds", "Delay in seconds of the start of probes.", stageBuckets)
 	m.probesMissed = m.counter(
 		"berth_probe_missed_periods_total",
-		"Cumulative number of periods in which a probe could not start because the node was overloaded. Expected to be 0.",
+		"Cumulative number of periods in which a probe could not start because the node was overloaded. "+
+			"Expected to be 0.",
 	)
 	m.audits = m.counter(
 		"berth_audits_total",
@@ -380,12 +384,14 @@ func (m *Metrics) own() {
 		"kind",
 	)
 	m.devices = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "berth_devices", Help: "Number of devices of device plugins by resource name and state: listed, healthy " +
+		Name: "berth_devices", Help: "Number of devices of device plugins by resource name and state: " +
+			"listed, healthy " +
 			"or given."}, []string{"resource_name", "state"}))
 	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Cumulative number of container log rotations.")
 	m.garbage = m.counters(
 		"berth_garbage_collected_total",
-		"Cumulative number of garbage collected items by kind: container, sandbox, pod_logs, container_logs or log_link.",
+		"Cumulative number of garbage collected items by kind: container, sandbox, pod_logs, container_logs "+
+			"or log_link.",
 		"kind",
 	)
 	m.garbageBytes = m.counter(

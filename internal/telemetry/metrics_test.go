@@ -115,12 +115,14 @@ func TestProbeMetricsAreServedSeparately(t *testing.T) {
 		serve http.Handler
 		has   [2]bool // of the probes, of the rest
 	}{
-		"all": {m.Handler(), [2]bool{true, true}}, "probes": {m.ProbesHandler(), [2]bool{true, false}}, "node": {m.NodeHandler(), [2]bool{false, true}},
+		"all": {m.Handler(), [2]bool{true, true}}, "probes": {m.ProbesHandler(), [2]bool{true, false}},
+		"node": {m.NodeHandler(), [2]bool{false, true}},
 	} {
 		w := httptest.NewRecorder()
 		page.serve.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 		text := "\n" + w.Body.String()
-		if got := [2]bool{strings.Contains(text, "\nprober_probe_total{"), strings.Contains(text, "\nkubelet_running_pods ")}; got != page.has {
+		if got := [2]bool{strings.Contains(text, "\nprober_probe_total{"),
+			strings.Contains(text, "\nkubelet_running_pods ")}; got != page.has {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -140,7 +142,8 @@ func TestRecordingDoesNotAllocate(t *testing.T) { // T3
 }
 
 func TestImageSizeLabels(t *testing.T) {
-	for size, want := range map[uint64]string{0: "N/A", 1: "0-10MB", 10<<20 + 1: "10MB-100MB", 1 << 30: "500MB-1GB", 200 << 30: "GT100GB"} {
+	for size, want := range map[uint64]string{0: "N/A", 1: "0-10MB", 10<<20 + 1: "10MB-100MB", 1 << 30: "500MB-1GB",
+		200 << 30: "GT100GB"} {
 		if got := sizeRange(size); got != want {
 			t.Errorf("%d bytes: got %s, want %s", size, got, want)
 		}

@@ -108,7 +108,8 @@ func TestAllocateIsStable(t *testing.T) {
 
 func TestUnreadableFileIsNamedInError(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "{", "{}", `{"uidMappings":[{"hostId":1,"length":65536}],"gidMappings":[{"hostId":1,"length":65536}]}`} {
+	for _, text := range []string{"", "{", "{}",
+		`{"uidMappings":[{"hostId":1,"length":65536}],"gidMappings":[{"hostId":1,"length":65536}]}`} {
 		p := newTestNode(t)
 		p.pod(t, "torn")
 		p.pod(t, "other")

@@ -92,7 +92,8 @@ func newCgroups(m machine, o Options) (*Cgroups, error) {
 		return nil, fmt.Errorf("cgroup driver %q: must be %s or %s", o.Driver, driverCgroupfs, driverSystemd)
 	case o.Driver == driverSystemd && m.units == nil:
 		return nil, errors.New(
-			"cgroup driver systemd: this host was not booted with systemd; use cgroupfs, also in the runtime's configuration",
+			"cgroup driver systemd: this host was not booted with systemd; use cgroupfs, also in the runtime's " +
+				"configuration",
 		)
 	case o.CPUPeriod != 0 && (o.CPUPeriod < time.Millisecond || o.CPUPeriod > time.Second):
 		return nil, fmt.Errorf("CPU period %s: must be 1ms to 1s", o.CPUPeriod)
@@ -104,7 +105,8 @@ func newCgroups(m machine, o Options) (*Cgroups, error) {
 	c := &Cgroups{machine: m, layout: l, requested: requested{}, limited: map[types.UID]bool{}, memory: reserved{}}
 	c.rules = rules{pids: o.PodPidsLimit, quota: o.CPUQuota, period: o.CPUPeriod}
 	if m.v2 {
-		c.rules.reserve, c.rules.factor, c.rules.page = o.ReserveMemory, o.MemoryThrottlingFactor, int64(os.Getpagesize())
+		c.rules.reserve, c.rules.factor, c.rules.page = o.ReserveMemory, o.MemoryThrottlingFactor,
+			int64(os.Getpagesize())
 	}
 	if slices.ContainsFunc(m.hierarchies, func(h hierarchy) bool { return h.has("hugetlb") }) {
 		c.rules.hugePages = m.hugePages
@@ -322,12 +324,14 @@ func (c *Cgroups) writeMemoryProtection(ctx context.Context) error {
 	}
 	shares := c.requested.shares()
 	err := c.setTier(ctx, c.layout.tier(burstable), &specs.LinuxResources{
-		CPU: &specs.LinuxCPU{Shares: &shares}, Unified: map[string]string{memoryLow: strconv.FormatInt(now.burstable, 10)},
+		CPU:     &specs.LinuxCPU{Shares: &shares},
+		Unified: map[string]string{memoryLow: strconv.FormatInt(now.burstable, 10)},
 	})
 	if err == nil && c.pods != nil {
 		all := *c.pods
 		all.Unified = map[string]string{
-			memoryMin: strconv.FormatInt(now.guaranteed, 10), memoryLow: strconv.FormatInt(now.guaranteed+now.burstable, 10),
+			memoryMin: strconv.FormatInt(now.guaranteed, 10), memoryLow: strconv.FormatInt(now.guaranteed+now.burstable,
+				10),
 		}
 		err = c.setTier(ctx, c.layout.tier(""), &all)
 	}

@@ -124,7 +124,8 @@ func (d *Detail) v2(dir string, whole bool) {
 	}
 	cpu := table(dir, "cpu.stat")
 	d.CPU = time.Duration(cpu["usage_usec"]) * time.Microsecond
-	d.User, d.System = time.Duration(cpu["user_usec"])*time.Microsecond, time.Duration(cpu["system_usec"])*time.Microsecond
+	d.User, d.System = time.Duration(cpu["user_usec"])*time.Microsecond,
+		time.Duration(cpu["system_usec"])*time.Microsecond
 	d.Periods, d.Throttled = cpu["nr_periods"], cpu["nr_throttled"]
 	d.ThrottledTime = time.Duration(cpu["throttled_usec"]) * time.Microsecond
 	memory := table(dir, "memory.stat")
@@ -168,7 +169,8 @@ func (d *Detail) v1(h hierarchy, dir string) {
 	}
 	if h.has("cpu") {
 		cpu := table(dir, "cpu.stat")
-		d.Periods, d.Throttled, d.ThrottledTime = cpu["nr_periods"], cpu["nr_throttled"], time.Duration(cpu["throttled_time"])
+		d.Periods, d.Throttled, d.ThrottledTime = cpu["nr_periods"], cpu["nr_throttled"],
+			time.Duration(cpu["throttled_time"])
 		d.Shares = number(dir, "cpu.shares")
 		if quota := fields(filepath.Join(dir, "cpu.cfs_quota_us")); len(quota) == 1 { // -1: none
 			d.Quota, d.Period = micros(quota[0]), time.Duration(number(dir, "cpu.cfs_period_us"))*time.Microsecond

@@ -31,7 +31,8 @@ func TestDetails(t *testing.T) {
 	pod := "kubepods/burstable/pod" + uid
 	pressure := "some avg10=1.50 avg60=2.00 avg300=3.00 total=4000\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=5\n"
 	v2 := map[string]string{
-		"cpu.stat":            "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\nnr_periods 10\nnr_throttled 4\nthrottled_usec 500\n",
+		"cpu.stat": "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\nnr_periods " +
+			"10\nnr_throttled 4\nthrottled_usec 500\n",
 		"memory.current":      "1000\n",
 		"memory.peak":         "2000\n",
 		"memory.swap.current": "7\n",
@@ -110,8 +111,9 @@ func TestDetails(t *testing.T) {
 	check(
 		"v2",
 		machine{
-			v2:          true,
-			hierarchies: []hierarchy{{mount: root, unified: true, controllers: []string{"cpu", "memory", "io"}, mkdir: mkdir}},
+			v2: true,
+			hierarchies: []hierarchy{{mount: root, unified: true, controllers: []string{"cpu", "memory", "io"},
+				mkdir: mkdir}},
 		},
 		want,
 	)
@@ -131,14 +133,16 @@ func TestDetails(t *testing.T) {
 		"memory.usage_in_bytes":     "1000\n",
 		"memory.max_usage_in_bytes": "2000\n",
 		"memory.limit_in_bytes":     "4096\n",
-		"memory.stat":               "total_rss 300\ntotal_cache 600\ntotal_mapped_file 50\ntotal_inactive_file 400\ntotal_swap 7\ntotal_pgfault 11\ntotal_pgmajfault 2\n",
-		"memory.oom_control":        "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
-		"cgroup.procs":              "41\n",
-		"tasks":                     "41\n",
+		"memory.stat": "total_rss 300\ntotal_cache 600\ntotal_mapped_file 50\ntotal_inactive_file " +
+			"400\ntotal_swap 7\ntotal_pgfault 11\ntotal_pgmajfault 2\n",
+		"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+		"cgroup.procs":       "41\n",
+		"tasks":              "41\n",
 	})
 	writeFiles(t, blkio, pod+"/"+id, map[string]string{
 		"blkio.throttle.io_service_bytes_recursive": "8:99999 Read 5\n8:99999 Write 6\n8:99999 Total 11\nTotal 11\n",
-		"blkio.throttle.io_serviced":                "8:99999 Read 1\n8:99999 Write 2\n", "cgroup.procs": "", "tasks": "",
+		"blkio.throttle.io_serviced":                "8:99999 Read 1\n8:99999 Write 2\n", "cgroup.procs": "",
+		"tasks": "",
 	})
 	want.Pressure, want.PSI = nil, nil
 	check("v1", machine{hierarchies: []hierarchy{

@@ -43,7 +43,8 @@ func fakeCgroupfs(t *testing.T, controllers string, lacking ...string) machine {
 	}
 	return machine{
 		v2: true, hugePages: []string{"2MB"},
-		hierarchies: []hierarchy{{mount: root, unified: true, controllers: strings.Fields(controllers), mkdir: populate}},
+		hierarchies: []hierarchy{{mount: root, unified: true, controllers: strings.Fields(controllers),
+			mkdir: populate}},
 	}
 }
 
@@ -105,7 +106,8 @@ func TestV2Files(t *testing.T) {
 func TestScenario32_CPUWeightIsTheSameOnEveryLevel(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ cpu, weight string }{ // weight of a container with this request in runc 1.3.2
-		{"50m", "11"}, {"100m", "17"}, {"250m", "35"}, {"500m", "59"}, {"1", "100"}, {"2", "174"}, {"4", "303"}, {"8", "532"}, {"256", "10000"},
+		{"50m", "11"}, {"100m", "17"}, {"250m", "35"}, {"500m", "59"}, {"1", "100"}, {"2", "174"}, {"4", "303"},
+		{"8", "532"}, {"256", "10000"},
 	} {
 		m := fakeCgroupfs(t, "cpu memory pids")
 		c, err := newCgroups(m, Options{PodsLimit: list("cpu", row.cpu)})
@@ -120,7 +122,8 @@ func TestScenario32_CPUWeightIsTheSameOnEveryLevel(t *testing.T) {
 			}
 		}
 		for path, want := range map[string]string{
-			"kubepods": row.weight, "kubepods/burstable": row.weight, "kubepods/burstable/podu": row.weight, "kubepods/podg": row.weight,
+			"kubepods": row.weight, "kubepods/burstable": row.weight, "kubepods/burstable/podu": row.weight,
+			"kubepods/podg":       row.weight,
 			"kubepods/besteffort": "1", "kubepods/besteffort/podb": "1",
 		} {
 			if got := read(t, m, path+"/cpu.weight"); got != want {
@@ -163,18 +166,30 @@ func TestMemoryProtection(t *testing.T) {
 		burstable     int // low of the tier
 		path, content string
 	}{
-		{"a Burstable pod is left its request if it can be", func() { must(c.Ensure(t.Context(), first)) }, 0, 1, 1, "burstable/poda/memory.low", fmt.Sprint(mi)},
-		{"its limits are its containers': they are slowed down, each by itself", func() {}, 0, 1, 1, "burstable/poda/memory.high", "max"},
-		{"a second one adds its own", func() { must(c.Ensure(t.Context(), second)) }, 0, 4, 4, "burstable/podb/memory.low", fmt.Sprint(3 * mi)},
-		{"a Guaranteed pod gets memory.min", func() { must(c.Ensure(t.Context(), exact)) }, 4, 8, 4, "podg/memory.min", fmt.Sprint(4 * mi)},
-		{"a BestEffort one nothing", func() { must(c.Ensure(t.Context(), poor)) }, 4, 8, 4, "besteffort/podp/memory.low", "0"},
-		{"a pod with a limit of its own is slowed down as a whole", func() { must(c.Ensure(t.Context(), own)) }, 4, 9, 5, "burstable/podo/memory.high", "1990656"},
+		{"a Burstable pod is left its request if it can be", func() {
+			must(c.Ensure(t.Context(), first))
+		}, 0, 1, 1, "burstable/poda/memory.low", fmt.Sprint(mi)},
+		{"its limits are its containers': they are slowed down, each by itself", func() {}, 0, 1, 1,
+			"burstable/poda/memory.high", "max"},
+		{"a second one adds its own", func() {
+			must(c.Ensure(t.Context(), second))
+		}, 0, 4, 4, "burstable/podb/memory.low", fmt.Sprint(3 * mi)},
+		{"a Guaranteed pod gets memory.min", func() {
+			must(c.Ensure(t.Context(), exact))
+		}, 4, 8, 4, "podg/memory.min", fmt.Sprint(4 * mi)},
+		{"a BestEffort one nothing", func() {
+			must(c.Ensure(t.Context(), poor))
+		}, 4, 8, 4, "besteffort/podp/memory.low", "0"},
+		{"a pod with a limit of its own is slowed down as a whole", func() {
+			must(c.Ensure(t.Context(), own))
+		}, 4, 9, 5, "burstable/podo/memory.high", "1990656"},
 		{"a resize counts", func() {
 			first.Spec.Containers[0].Resources.Requests = list("memory", "2Mi")
 			must(c.Ensure(t.Context(), first))
 		}, 4, 10, 6, "burstable/poda/memory.low", fmt.Sprint(2 * mi)},
 		{"the memory of a removed pod is released", func() {
-			if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, "kubepods/burstable/podb")); err != nil { // rmdir fails for directories with fake files
+			// rmdir fails for directories with fake files
+			if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, "kubepods/burstable/podb")); err != nil {
 				t.Fatal(err)
 			}
 			must(c.Remove(t.Context(), second))
@@ -194,7 +209,8 @@ func TestMemoryProtection(t *testing.T) {
 	} {
 		step.do()
 		for path, want := range map[string]string{
-			"memory.min": fmt.Sprint(step.min * mi), "memory.low": fmt.Sprint(step.low * mi), "burstable/memory.low": fmt.Sprint(step.burstable * mi), step.path: step.content,
+			"memory.min": fmt.Sprint(step.min * mi), "memory.low": fmt.Sprint(step.low * mi),
+			"burstable/memory.low": fmt.Sprint(step.burstable * mi), step.path: step.content,
 		} {
 			if got := read(t, m, "kubepods/"+path); got != want {
 				t.Errorf("%s: %s: got %s, want %s", step.sentence, path, got, want)
@@ -227,7 +243,8 @@ func TestLimitsOfAllPods(t *testing.T) {
 		pods                  corev1.ResourceList
 		weight, memory, pages string
 	}{
-		{"to the allocatable resources", list("cpu", "4", "memory", "8Mi", "hugepages-2Mi", "4Mi"), "303", "8388608", "4194304"},
+		{"to the allocatable resources", list("cpu", "4", "memory", "8Mi", "hugepages-2Mi", "4Mi"), "303", "8388608",
+			"4194304"},
 		{"not without limits", nil, "100", "max", "max"},
 	} {
 		t.Run(row.what, func(t *testing.T) {
@@ -235,8 +252,10 @@ func TestLimitsOfAllPods(t *testing.T) {
 			m := fakeCgroupfs(t, "cpu memory pids hugetlb")
 			for run := range 2 { // the second agent finds the pod without its limits
 				if run == 1 {
-					for file, text := range map[string]string{"cpu.weight": "100", "memory.max": "max", "hugetlb.2MB.max": "max"} {
-						if err := os.WriteFile(filepath.Join(m.hierarchies[0].mount, "kubepods", file), []byte(text), 0o644); err != nil {
+					for file, text := range map[string]string{"cpu.weight": "100", "memory.max": "max",
+						"hugetlb.2MB.max": "max"} {
+						if err := os.WriteFile(filepath.Join(m.hierarchies[0].mount, "kubepods", file), []byte(text),
+							0o644); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -252,7 +271,8 @@ func TestLimitsOfAllPods(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for file, want := range map[string]string{"cpu.weight": row.weight, "memory.max": row.memory, "hugetlb.2MB.max": row.pages, "cpu.max": "max"} {
+				for file, want := range map[string]string{"cpu.weight": row.weight, "memory.max": row.memory,
+					"hugetlb.2MB.max": row.pages, "cpu.max": "max"} {
 					if got := strings.TrimSuffix(read(t, m, "kubepods/"+file), " 100000"); got != want {
 						t.Errorf("%s: got %q, want %q", file, got, want)
 					}
@@ -270,7 +290,8 @@ func TestMissingControllers(t *testing.T) {
 		bad                        string
 	}{
 		{"a controller that the host lacks limits nothing", "cpu", "memory.max", list("cpu", "1", "memory", "1Mi"), ""},
-		{"a required controller that is not enabled is an error", "cpu memory", "memory.max", list("cpu", "1", "memory", "1Mi"), "controller memory is not enabled"},
+		{"a required controller that is not enabled is an error", "cpu memory", "memory.max",
+			list("cpu", "1", "memory", "1Mi"), "controller memory is not enabled"},
 		{"a controller that is not required may be disabled", "cpu memory", "memory.max", list("cpu", "1"), ""},
 	} {
 		t.Run(row.what, func(t *testing.T) {
@@ -342,7 +363,8 @@ func TestSystemdSlices(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, dir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(m.hierarchies[0].mount, dir), 0o755); err != nil { // rmdir fails for directories with files here
+	// rmdir fails for directories with files here
+	if err := os.Mkdir(filepath.Join(m.hierarchies[0].mount, dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Remove(t.Context(), pod); err != nil || len(r.stopped) != 1 {

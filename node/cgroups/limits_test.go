@@ -92,27 +92,32 @@ func TestLimits(t *testing.T) {
 	}{
 		{
 			"a BestEffort pod is limited in nothing", podOf("u", none, none), rules{quota: true},
-			map[string]string{"cpu.shares": "2", "cpu.cfs_quota_us": "-1", "memory.limit_in_bytes": "-1", "pids.max": "max"},
+			map[string]string{"cpu.shares": "2", "cpu.cfs_quota_us": "-1", "memory.limit_in_bytes": "-1",
+				"pids.max": "max"},
 			map[string]string{"cpu.weight": "1", "cpu.max": "max", "memory.max": "max", "pids.max": "max"},
 		},
 		{
 			"a limit of every container is one of the pod",
-			podOf("u", none, list("cpu", "500m", "memory", "64Mi"), none, list("cpu", "500m", "memory", "64Mi")), rules{quota: true, pids: 10},
+			podOf("u", none, list("cpu", "500m", "memory", "64Mi"), none, list("cpu", "500m", "memory", "64Mi")),
+			rules{quota: true, pids: 10},
 			map[string]string{
 				"cpu.shares": "1024", "cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000",
 				"memory.limit_in_bytes": "134217728", "pids.max": "10",
 			},
-			map[string]string{"cpu.weight": "100", "cpu.max": "100000 100000", "memory.max": "134217728", "pids.max": "10"},
+			map[string]string{"cpu.weight": "100", "cpu.max": "100000 100000", "memory.max": "134217728",
+				"pids.max": "10"},
 		},
 		{
 			"what one container does not limit the pod does not",
 			podOf("u", list("cpu", "1"), list("cpu", "2", "memory", "64Mi"), none, none), rules{quota: true},
-			map[string]string{"cpu.shares": "1024", "cpu.cfs_quota_us": "-1", "memory.limit_in_bytes": "-1", "pids.max": "max"},
+			map[string]string{"cpu.shares": "1024", "cpu.cfs_quota_us": "-1", "memory.limit_in_bytes": "-1",
+				"pids.max": "max"},
 			map[string]string{"cpu.weight": "100", "cpu.max": "max", "memory.max": "max", "pids.max": "max"},
 		},
 		{
 			"without quotas a CPU limit only shares", podOf("u", none, list("cpu", "1", "memory", "1Mi")), rules{},
-			map[string]string{"cpu.shares": "1024", "cpu.cfs_quota_us": "-1", "memory.limit_in_bytes": "1048576", "pids.max": "max"},
+			map[string]string{"cpu.shares": "1024", "cpu.cfs_quota_us": "-1", "memory.limit_in_bytes": "1048576",
+				"pids.max": "max"},
 			map[string]string{"cpu.weight": "100", "cpu.max": "max", "memory.max": "1048576", "pids.max": "max"},
 		},
 		{
@@ -125,7 +130,8 @@ func TestLimits(t *testing.T) {
 			},
 			map[string]string{
 				"cpu.weight": "100", "cpu.max": "max", "memory.max": "max", "pids.max": "max",
-				"hugetlb.2MB.max": "4194304", "hugetlb.2MB.rsvd.max": "4194304", "hugetlb.1GB.max": "0", "hugetlb.1GB.rsvd.max": "0",
+				"hugetlb.2MB.max": "4194304", "hugetlb.2MB.rsvd.max": "4194304", "hugetlb.1GB.max": "0",
+				"hugetlb.1GB.rsvd.max": "0",
 			},
 		},
 	} {
@@ -158,7 +164,8 @@ func TestHugePageNames(t *testing.T) {
 			t.Errorf("%s: %q", dir, got)
 		}
 	}
-	for text, want := range map[string]string{"2Mi": "2MB", "1Gi": "1GB", "64Ki": "64KB", "2M": "", "Mi": "", "xMi": "", "": ""} {
+	for text, want := range map[string]string{"2Mi": "2MB", "1Gi": "1GB", "64Ki": "64KB", "2M": "", "Mi": "", "xMi": "",
+		"": ""} {
 		if got, ok := hugePageSize(text); got != want || ok != (want != "") {
 			t.Errorf("%s: %q", text, got)
 		}

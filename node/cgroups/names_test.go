@@ -16,13 +16,18 @@ func TestNames(t *testing.T) {
 		class       corev1.PodQOSClass
 		dir, parent string
 	}{
-		{"a Guaranteed pod lies in kubepods itself", "", false, corev1.PodQOSGuaranteed, "kubepods/poda-1", "/kubepods/poda-1"},
-		{"a Burstable pod lies in its tier", "/", false, corev1.PodQOSBurstable, "kubepods/burstable/poda-1", "/kubepods/burstable/poda-1"},
-		{"a BestEffort pod lies in its tier", "", false, corev1.PodQOSBestEffort, "kubepods/besteffort/poda-1", "/kubepods/besteffort/poda-1"},
-		{"a root comes before everything", "/x/y", false, corev1.PodQOSGuaranteed, "x/y/kubepods/poda-1", "/x/y/kubepods/poda-1"},
+		{"a Guaranteed pod lies in kubepods itself", "", false, corev1.PodQOSGuaranteed, "kubepods/poda-1",
+			"/kubepods/poda-1"},
+		{"a Burstable pod lies in its tier", "/", false, corev1.PodQOSBurstable, "kubepods/burstable/poda-1",
+			"/kubepods/burstable/poda-1"},
+		{"a BestEffort pod lies in its tier", "", false, corev1.PodQOSBestEffort, "kubepods/besteffort/poda-1",
+			"/kubepods/besteffort/poda-1"},
+		{"a root comes before everything", "/x/y", false, corev1.PodQOSGuaranteed, "x/y/kubepods/poda-1",
+			"/x/y/kubepods/poda-1"},
 		{
 			"slices name those above them", "", true, corev1.PodQOSBurstable,
-			"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_1.slice", "kubepods-burstable-poda_1.slice",
+			"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_1.slice",
+			"kubepods-burstable-poda_1.slice",
 		},
 		{
 			"a root becomes a slice", "/my-node", true, corev1.PodQOSGuaranteed,
@@ -86,7 +91,8 @@ func TestBadOptions(t *testing.T) {
 		{"drivers are known", Options{Driver: "docker"}, `cgroup driver "docker": must be cgroupfs or systemd`},
 		{
 			"systemd must be there", Options{Driver: "systemd"},
-			"cgroup driver systemd: this host was not booted with systemd; use cgroupfs, also in the runtime's configuration",
+			"cgroup driver systemd: this host was not booted with systemd; use cgroupfs, also in the runtime's " +
+				"configuration",
 		},
 		{"the kernel takes no longer period", Options{CPUPeriod: 2e9}, "CPU period 2s: must be 1ms to 1s"},
 	} {
@@ -138,7 +144,8 @@ func TestOwnsPodCgroupsAndDescendants(t *testing.T) {
 		{"", "/kubepods/other/poda-1", false, false},
 		{"", "", false, false},
 		{"", "kubepods-burstable-poda_1.slice:cri-containerd:c", true, true},
-		{"", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_1.slice/cri-containerd-c.scope", true, true},
+		{"", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_1.slice/cri-containerd-c.scope", true,
+			true},
 		{"/x", "/kubepods.slice/kubepods-poda_1.slice", true, false},
 		{"", "/system.slice/containerd.service", true, false},
 	} {

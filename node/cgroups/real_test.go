@@ -74,7 +74,8 @@ func startInPod(t *testing.T, c *Cgroups, pod *corev1.Pod, script string) *exec.
 		if err := h.create(dir); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(h.mount, dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(h.mount, dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)),
+			0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -238,7 +239,8 @@ func TestG3RemoveOrphan(t *testing.T) {
 	t.Parallel()
 	c := onHost(t, Options{})
 	for _, pod := range []*corev1.Pod{
-		podOf("best", nil, nil), podOf("burst", list("cpu", "1"), nil), podOf("guaranteed", nil, list("cpu", "1", "memory", "1Gi")),
+		podOf("best", nil, nil), podOf("burst", list("cpu", "1"), nil),
+		podOf("guaranteed", nil, list("cpu", "1", "memory", "1Gi")),
 	} {
 		if err := c.Ensure(t.Context(), pod); err != nil {
 			t.Fatal(err)

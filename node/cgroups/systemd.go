@@ -45,7 +45,8 @@ func properties(v2 bool, r *specs.LinuxResources) []systemd.Property {
 	}
 	out = append(out, property("CPUQuotaPerSecUSec", quota), property("TasksMax", tasks))
 	if v2 {
-		for file, name := range map[string]string{memoryMin: "MemoryMin", memoryLow: "MemoryLow", memoryHigh: "MemoryHigh"} {
+		for file, name := range map[string]string{memoryMin: "MemoryMin", memoryLow: "MemoryLow",
+			memoryHigh: "MemoryHigh"} {
 			if n, err := strconv.ParseUint(r.Unified[file], 10, 64); err == nil {
 				out = append(out, property(name, n))
 			}

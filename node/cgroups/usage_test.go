@@ -50,12 +50,14 @@ func TestUsageOnV2(t *testing.T) {
 	mount := t.TempDir()
 	pod := "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod11111111_2222_3333_4444_555555555555.slice"
 	fill(t, mount, map[string]string{
-		pod + "/cpu.stat":                              "usage_usec 2500000\nuser_usec 1\n",
-		pod + "/memory.current":                        "1000000\n",
-		pod + "/memory.stat":                           "anon 5\ninactive_file 300000\n",
-		pod + "/io.stat":                               "8:0 rbytes=100 wbytes=20 rios=1 wios=1 dbytes=0 dios=0\n8:16 rbytes=11 wbytes=2\n",
-		pod + "/cgroup.procs":                          "",
-		pod + "/cpu.pressure":                          "some avg10=12.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=1.00 avg60=0 avg300=0 total=0\n",
+		pod + "/cpu.stat":       "usage_usec 2500000\nuser_usec 1\n",
+		pod + "/memory.current": "1000000\n",
+		pod + "/memory.stat":    "anon 5\ninactive_file 300000\n",
+		pod + "/io.stat": "8:0 rbytes=100 wbytes=20 rios=1 wios=1 dbytes=0 " +
+			"dios=0\n8:16 rbytes=11 wbytes=2\n",
+		pod + "/cgroup.procs": "",
+		pod + "/cpu.pressure": "some avg10=12.50 avg60=0.00 avg300=0.00 total=1\nfull " +
+			"avg10=1.00 avg60=0 avg300=0 total=0\n",
 		pod + "/memory.pressure":                       "some avg10=0.25 avg60=0.00 avg300=0.00 total=1\n",
 		pod + "/io.pressure":                           "some avg10=3.00 avg60=0.00 avg300=0.00 total=1\n",
 		pod + "/cri-containerd-abc.scope/procs":        "",
@@ -64,7 +66,8 @@ func TestUsageOnV2(t *testing.T) {
 	})
 	m := machine{v2: true, hierarchies: []hierarchy{{mount: mount, unified: true}}}
 	u := usageOf(t, m, driverSystemd, "abc", "gone", "../escape")
-	if p := u.Pod; p.CPU != 2500*time.Millisecond || p.Memory != 1000000 || p.WorkingSet != 700000 || p.ReadBytes != 111 ||
+	if p := u.Pod; p.CPU != 2500*time.Millisecond || p.Memory != 1000000 || p.WorkingSet != 700000 ||
+		p.ReadBytes != 111 ||
 		p.WriteBytes != 22 ||
 		p.Processes != 2 {
 		t.Errorf("pod %+v", p)
@@ -85,13 +88,14 @@ func TestUsageOnV1(t *testing.T) {
 	mount := t.TempDir()
 	pod := "kubepods/pod" + string(usageUID)
 	fill(t, mount, map[string]string{
-		"cpu/" + pod + "/cpuacct.usage":                               "2500000000\n",
-		"cpu/" + pod + "/abc/cpuacct.usage":                           "7\n",
-		"memory/" + pod + "/abc/cgroup.procs":                         "7\n",
-		"memory/" + pod + "/memory.usage_in_bytes":                    "1000\n",
-		"memory/" + pod + "/memory.stat":                              "inactive_file 1\ntotal_inactive_file 2000\n",
-		"blkio/" + pod + "/blkio.throttle.io_service_bytes_recursive": "8:0 Read 4096\n8:0 Write 512\n8:0 Sync 9\nTotal 4608\n",
-		"unified/" + pod + "/cpu.pressure":                            "some avg10=1.00 avg60=0.00 avg300=0.00 total=1\n",
+		"cpu/" + pod + "/cpuacct.usage":            "2500000000\n",
+		"cpu/" + pod + "/abc/cpuacct.usage":        "7\n",
+		"memory/" + pod + "/abc/cgroup.procs":      "7\n",
+		"memory/" + pod + "/memory.usage_in_bytes": "1000\n",
+		"memory/" + pod + "/memory.stat":           "inactive_file 1\ntotal_inactive_file 2000\n",
+		"blkio/" + pod + "/blkio.throttle.io_service_bytes_recursive": "8:0 Read 4096\n8:0 Write 512\n8:0 Sync " +
+			"9\nTotal 4608\n",
+		"unified/" + pod + "/cpu.pressure": "some avg10=1.00 avg60=0.00 avg300=0.00 total=1\n",
 	})
 	m := machine{hierarchies: []hierarchy{
 		{

@@ -42,7 +42,8 @@ func sizes(r *specs.LinuxResources, suffix, none string) []setting {
 		out = append(out,
 			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + "." + suffix, value: limit},
 			// Only newer kernels can limit reservations.
-			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + ".rsvd." + suffix, value: limit, unlimited: true})
+			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + ".rsvd." + suffix, value: limit,
+				unlimited: true})
 	}
 	return out
 }

@@ -62,7 +62,8 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 		{name: "all set", k: kernel{v2: true, ipv6: true}},
 		{name: "all set on v1"},
 		{
-			"overcommit", kernel{v2: true}, "proc/sys/vm/overcommit_memory", "0\n", "sysctl vm.overcommit_memory", "is 0",
+			"overcommit", kernel{v2: true}, "proc/sys/vm/overcommit_memory", "0\n", "sysctl vm.overcommit_memory",
+			"is 0",
 			"sysctl -w vm.overcommit_memory=1",
 		},
 		{
@@ -75,7 +76,8 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 		},
 		{"oops", kernel{v2: true}, "proc/sys/kernel/panic_on_oops", "0\n", "sysctl kernel.panic_on_oops", "is 0", "=1"},
 		{
-			"keys", kernel{v2: true}, "proc/sys/kernel/keys/root_maxkeys", "200\n", "sysctl kernel.keys.root_maxkeys", "is 200",
+			"keys", kernel{v2: true}, "proc/sys/kernel/keys/root_maxkeys", "200\n", "sysctl kernel.keys.root_maxkeys",
+			"is 200",
 			"=1000000",
 		},
 		{
@@ -84,14 +86,16 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 		},
 		{"more is as good", kernel{v2: true}, "proc/sys/fs/inotify/max_user_watches", "1048576\n", "", "", ""},
 		{
-			"watches", kernel{v2: true}, "proc/sys/fs/inotify/max_user_watches", "8192\n", "sysctl fs.inotify.max_user_watches",
+			"watches", kernel{v2: true}, "proc/sys/fs/inotify/max_user_watches", "8192\n",
+			"sysctl fs.inotify.max_user_watches",
 			"is 8192", "=65536",
 		},
 		{
 			"instances", kernel{v2: true}, "proc/sys/fs/inotify/max_user_instances", "128\n",
 			"sysctl fs.inotify.max_user_instances", "is 128", "=512",
 		},
-		{"forwarding", kernel{v2: true}, "proc/sys/net/ipv4/ip_forward", "0\n", "sysctl net.ipv4.ip_forward", "is 0", "=1"},
+		{"forwarding", kernel{v2: true}, "proc/sys/net/ipv4/ip_forward", "0\n", "sysctl net.ipv4.ip_forward", "is 0",
+			"=1"},
 		{
 			"bridges", kernel{v2: true}, "proc/sys/net/bridge/bridge-nf-call-iptables", "0\n",
 			"sysctl net.bridge.bridge-nf-call-iptables", "is 0", "=1",
@@ -107,7 +111,8 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 		},
 		{"no number", kernel{v2: true}, "proc/sys/kernel/panic", "x\n", "sysctl kernel.panic", "invalid syntax", "=1,"},
 		{
-			"controllers of v2", kernel{v2: true}, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n", "cgroup controllers",
+			"controllers of v2", kernel{v2: true}, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n",
+			"cgroup controllers",
 			"memory, pids missing", "cgroup_enable=",
 		},
 		{
@@ -128,7 +133,8 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 		it := failed[row.item]
 		if want := min(len(row.item), 1); len(failed) != want {
 			t.Errorf("%s: got failed checks %+v", row.name, failed)
-		} else if want == 1 && (!strings.Contains(it.Detail, row.detail) || !strings.Contains(it.Remedy, row.inRemedy)) {
+		} else if want == 1 && (!strings.Contains(it.Detail, row.detail) ||
+			!strings.Contains(it.Remedy, row.inRemedy)) {
 			t.Errorf("%s: %+v, want %q and %q", row.name, it, row.detail, row.inRemedy)
 		}
 	}
@@ -138,8 +144,10 @@ func TestCheckReportsSeparateImageService(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "node.yaml")
-	for _, row := range []struct{ images, want string }{{"", ""}, {"imageServiceEndpoint: unix://" + dir + "/images.sock\n", "images.sock"}} {
-		text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\n" + row.images
+	for _, row := range []struct{ images, want string }{{"", ""},
+		{"imageServiceEndpoint: unix://" + dir + "/images.sock\n", "images.sock"}} {
+		text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\n" +
+			row.images
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +171,8 @@ func TestCheckReportsSeparateImageService(t *testing.T) {
 		switch {
 		case (i >= 0) != (row.want != ""):
 			t.Errorf("%q: %+v", row.images, r.Items)
-		case i >= 0 && (r.Items[i].OK || !r.Items[i].Essential || !strings.Contains(r.Items[i].Detail, row.want) || !strings.Contains(r.Items[i].Remedy, "imageServiceEndpoint")):
+		case i >= 0 && (r.Items[i].OK || !r.Items[i].Essential || !strings.Contains(r.Items[i].Detail, row.want) ||
+			!strings.Contains(r.Items[i].Remedy, "imageServiceEndpoint")):
 			t.Errorf("%+v", r.Items[i])
 		}
 	}
@@ -171,8 +180,10 @@ func TestCheckReportsSeparateImageService(t *testing.T) {
 
 func TestIPv6PodCIDRRequiresForwarding(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]bool{"nodeIPs: [10.0.0.1]": false, "nodeIPs: [\"fd00::1\"]": true, "cniPodCIDRs: [10.85.0.0/24, \"fd00::/64\"]": true} {
-		if got := usesIPv6(loaded(t, "apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+in+"\n")); got != want {
+	for in, want := range map[string]bool{"nodeIPs: [10.0.0.1]": false, "nodeIPs: [\"fd00::1\"]": true,
+		"cniPodCIDRs: [10.85.0.0/24, \"fd00::/64\"]": true} {
+		if got := usesIPv6(loaded(t, "apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+in+
+			"\n")); got != want {
 			t.Errorf("%s: %v", in, got)
 		}
 	}

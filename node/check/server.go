@@ -178,7 +178,8 @@ func (s *Server) checkName(ctx context.Context, add AddFunc) {
 		strings.TrimSpace(string(installation)),
 		node.SystemInfo().MachineID,
 	)
-	remedy := "set another name with --hostname-override or, if this host replaces the other one, stop berth there first"
+	remedy := "set another name with --hostname-override or, if this host replaces the other one, stop berth " +
+		"there first"
 	switch {
 	case alive != nil:
 		add("node name", true, alive, "", remedy)

@@ -59,11 +59,15 @@ func merge(all *plan.Devices, name corev1.ResourceName, h allocation) {
 	maps.Copy(all.Envs, h.Response.Envs)
 	maps.Copy(all.Annotations, h.Response.Annotations)
 	for _, m := range h.Response.Mounts {
-		all.Mounts = slices.DeleteFunc(all.Mounts, func(x plan.Mount) bool { return x.ContainerPath == m.ContainerPath })
+		all.Mounts = slices.DeleteFunc(all.Mounts, func(x plan.Mount) bool {
+			return x.ContainerPath == m.ContainerPath
+		})
 		all.Mounts = append(all.Mounts, m)
 	}
 	for _, n := range h.Response.Nodes {
-		all.Nodes = slices.DeleteFunc(all.Nodes, func(x plan.DeviceNode) bool { return x.ContainerPath == n.ContainerPath })
+		all.Nodes = slices.DeleteFunc(all.Nodes, func(x plan.DeviceNode) bool {
+			return x.ContainerPath == n.ContainerPath
+		})
 		all.Nodes = append(all.Nodes, n)
 	}
 	for _, name := range h.Response.CDI {
@@ -226,7 +230,8 @@ func responseOf(r *pluginapi.ContainerAllocateResponse) *plan.Devices {
 	for _, n := range r.GetDevices() {
 		a.Nodes = append(
 			a.Nodes,
-			plan.DeviceNode{HostPath: n.GetHostPath(), ContainerPath: n.GetContainerPath(), Permissions: n.GetPermissions()},
+			plan.DeviceNode{HostPath: n.GetHostPath(), ContainerPath: n.GetContainerPath(),
+				Permissions: n.GetPermissions()},
 		)
 	}
 	for _, c := range r.GetCdiDevices() {

@@ -58,7 +58,8 @@ func (d *Manager) save() {
 		)
 	}
 	slices.SortFunc(k.Held, func(a, b checkpointEntry) int {
-		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Resource, b.Resource))
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container),
+			cmp.Compare(a.Resource, b.Resource))
 	})
 	text, err := json.Marshal(k)
 	if err != nil {

@@ -78,7 +78,8 @@ func TestInvalidRegistrationsAreRejected(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	for _, row := range []struct{ version, resource, endpoint, want string }{
-		{"v1alpha", null, "x.sock", `requested API version "v1alpha" is not supported by kubelet. Supported version is ["v1beta1"]`},
+		{"v1alpha", null, "x.sock", `requested API version "v1alpha" is not supported by kubelet. Supported version ` +
+			`is ["v1beta1"]`},
 		{"v1beta1", "cpu", "x.sock", `the ResourceName "cpu" is invalid`},
 		{"v1beta1", "kubernetes.io/x", "x.sock", `the ResourceName "kubernetes.io/x" is invalid`},
 		{"v1beta1", "example.com/a b", "x.sock", `the ResourceName "example.com/a b" is invalid`},
@@ -159,8 +160,9 @@ func TestAllocateReturnsDevices(t *testing.T) {
 			Envs:        map[string]string{"NULL_IDS": strings.Join(ids, ",")},
 			Annotations: map[string]string{"example.com/got": "yes"},
 			Mounts:      []*pluginapi.Mount{{HostPath: "/lib", ContainerPath: "/devlib", ReadOnly: true}},
-			Devices:     []*pluginapi.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/dev/mynull", Permissions: "rw"}},
-			CdiDevices:  []*pluginapi.CDIDevice{{Name: "example.com/null=a"}},
+			Devices: []*pluginapi.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/dev/mynull",
+				Permissions: "rw"}},
+			CdiDevices: []*pluginapi.CDIDevice{{Name: "example.com/null=a"}},
 		}, nil
 	}
 	newFakePlugin(t, r.dir, "example.com/other", "x").mustRegister(r)
@@ -211,7 +213,8 @@ func TestAllocateNeverSharesDevices(t *testing.T) {
 	expectPending(q, "example.com/null: no device plugin registered")
 	f := newFakePlugin(t, r.dir, null, "a", "b").mustRegister(r)
 	expectPending(q, "")
-	if a, b := r.mustAllocate(p, 0), r.mustAllocate(p, 1); !slices.Equal(a, []string{"a"}) || !slices.Equal(b, []string{"b"}) {
+	if a, b := r.mustAllocate(p, 0), r.mustAllocate(p, 1); !slices.Equal(a, []string{"a"}) ||
+		!slices.Equal(b, []string{"b"}) {
 		t.Errorf("got devices %v and %v, want a and b", a, b)
 	}
 	const full = "example.com/null: requested: 1, healthy and free: 0, listed: 2"
@@ -554,7 +557,8 @@ func TestInitContainerDevicesAreReused(t *testing.T) {
 		c    *corev1.Container
 		kind plan.ContainerKind
 	}{
-		{&pod.Spec.InitContainers[0], plan.Init}, {&pod.Spec.InitContainers[1], plan.Init}, {&pod.Spec.InitContainers[2], plan.Sidecar},
+		{&pod.Spec.InitContainers[0], plan.Init}, {&pod.Spec.InitContainers[1], plan.Init},
+		{&pod.Spec.InitContainers[2], plan.Sidecar},
 		{&pod.Spec.Containers[0], plan.Main}, {&pod.Spec.Containers[1], plan.Main},
 	} {
 		d, err := r.Allocate(t.Context(), pod, x.c, x.kind)

@@ -71,7 +71,8 @@ type device struct{ healthy bool }
 // New returns a Manager with the state of the checkpoint. An unreadable checkpoint is logged and
 // ignored.
 func New(o Options) *Manager {
-	o.PluginGracePeriod, o.RetryInterval = cmp.Or(o.PluginGracePeriod, 5*time.Minute), cmp.Or(o.RetryInterval, time.Second)
+	o.PluginGracePeriod, o.RetryInterval = cmp.Or(o.PluginGracePeriod, 5*time.Minute),
+		cmp.Or(o.RetryInterval, time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

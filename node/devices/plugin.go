@@ -50,10 +50,13 @@ func (d *Manager) connect(q *pluginapi.RegisterRequest) bool {
 		"passthrough:///"+p.endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), // servers may reject a path as authority
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.dial(ctx, p.endpoint) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return d.dial(ctx, p.endpoint)
+		}),
 		grpc.WithConnectParams(
 			grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: d.opt.RetryInterval, Multiplier: 1, MaxDelay: d.opt.RetryInterval},
+				Backoff: backoff.Config{BaseDelay: d.opt.RetryInterval, Multiplier: 1,
+					MaxDelay: d.opt.RetryInterval},
 				MinConnectTimeout: connectTimeout,
 			},
 		),

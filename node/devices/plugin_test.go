@@ -258,7 +258,8 @@ func (f *fakePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (
 	return f.options, nil
 }
 
-func (f *fakePlugin) ListAndWatch(_ *pluginapi.Empty, to grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+func (f *fakePlugin) ListAndWatch(_ *pluginapi.Empty,
+	to grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	for {
 		f.mu.Lock()
 		list := slices.Clone(f.list)

@@ -40,7 +40,8 @@ func ExceededLimit(pod *corev1.Pod, u Usage) *LimitExceeded {
 			if ok && !limit.IsZero() && newest[list[i].Name].Disk > limit.Value() {
 				return &LimitExceeded{
 					"ephemeralcontainerfs.limit",
-					fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", list[i].Name, limit.String()),
+					fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", list[i].Name,
+						limit.String()),
 				}
 			}
 		}

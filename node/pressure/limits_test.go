@@ -44,13 +44,19 @@ func TestExceededLimit(t *testing.T) {
 	}{
 		{"without limits nothing is exceeded", pod(0, 0), use(500, con("a", 500, 500)), ""},
 		{"exactly the limit is not exceeded", pod(10), use(2, con("a", 5, 3)), ""},
-		{"the writable layer and the logs of a container count", pod(10, 90), use(0, con("a", 6, 5)), `Container a exceeded its local ephemeral storage limit "10Mi". `},
+		{"the writable layer and the logs of a container count", pod(10, 90), use(0, con("a", 6, 5)),
+			`Container a exceeded its local ephemeral storage limit "10Mi". `},
 		{"volumes do not count for a container", pod(10, 90), use(50, con("a", 6, 3)), ""},
-		{"volumes count for the pod", pod(10, 20), use(25, con("a", 3, 0), con("b", 3, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 30Mi. "},
-		{"the pod limit is reported first", pod(10), use(0, con("a", 11, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
-		{"the limit of one container limits the pod", pod(10, 0), use(0, con("b", 11, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
-		{"only the newest instance counts", pod(10), use(0, con("a", 6, 0), ContainerUsage{Name: "a", Disk: 6 * mi, Layer: 6 * mi}), ""},
-		{"the limit of a sidecar applies", sidecar, use(0, con("s", 2, 0)), `Container s exceeded its local ephemeral storage limit "1Mi". `},
+		{"volumes count for the pod", pod(10, 20), use(25, con("a", 3, 0), con("b", 3, 0)),
+			"Pod ephemeral local storage usage exceeds the total limit of containers 30Mi. "},
+		{"the pod limit is reported first", pod(10), use(0, con("a", 11, 0)),
+			"Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
+		{"the limit of one container limits the pod", pod(10, 0), use(0, con("b", 11, 0)),
+			"Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
+		{"only the newest instance counts", pod(10),
+			use(0, con("a", 6, 0), ContainerUsage{Name: "a", Disk: 6 * mi, Layer: 6 * mi}), ""},
+		{"the limit of a sidecar applies", sidecar, use(0, con("s", 2, 0)),
+			`Container s exceeded its local ephemeral storage limit "1Mi". `},
 	} {
 		got, signal := "", "ephemeralcontainerfs.limit"
 		if over := ExceededLimit(row.pod, row.use); over != nil {

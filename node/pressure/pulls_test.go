@@ -25,14 +25,21 @@ func TestPullBudgetUsesImageFileSystemOnly(t *testing.T) {
 	}{
 		{"enough free space", []Threshold{hard, inodes}, images(50*gi, 500), 15 * gi, ""},
 		{"exactly the threshold is enough", []Threshold{hard}, images(15*gi, 500), 15 * gi, ""},
-		{"below the hard threshold", []Threshold{hard}, images(14*gi, 500), 15 * gi, "imagefs.available is 14Gi, less than 15Gi"},
-		{"below the soft threshold, regardless of its grace period: keep is that of the hard one", []Threshold{hard, soft}, images(20*gi, 500), 15 * gi, "imagefs.available is 20Gi, less than 30Gi"},
-		{"the hard threshold is reported first", []Threshold{soft, hard}, images(14*gi, 500), 15 * gi, "imagefs.available is 14Gi, less than 15Gi"},
-		{"inode thresholds count, but do not add to keep", []Threshold{inodes}, images(50*gi, 49), 0, "imagefs.inodesFree is 49, less than 50"},
-		{"thresholds of nodefs count if both are on one file system", []Threshold{nodefs, hard}, both, 15 * gi, "imagefs.available is 12Gi, less than 15Gi"},
-		{"also without a threshold of imagefs", []Threshold{nodefs}, lower, 10 * gi, "nodefs.available is 5Gi, less than 10Gi"},
+		{"below the hard threshold", []Threshold{hard}, images(14*gi, 500), 15 * gi,
+			"imagefs.available is 14Gi, less than 15Gi"},
+		{"below the soft threshold, regardless of its grace period: keep is that of the hard one",
+			[]Threshold{hard, soft}, images(20*gi, 500), 15 * gi, "imagefs.available is 20Gi, less than 30Gi"},
+		{"the hard threshold is reported first", []Threshold{soft, hard}, images(14*gi, 500), 15 * gi,
+			"imagefs.available is 14Gi, less than 15Gi"},
+		{"inode thresholds count, but do not add to keep", []Threshold{inodes}, images(50*gi, 49), 0,
+			"imagefs.inodesFree is 49, less than 50"},
+		{"thresholds of nodefs count if both are on one file system", []Threshold{nodefs, hard}, both, 15 * gi,
+			"imagefs.available is 12Gi, less than 15Gi"},
+		{"also without a threshold of imagefs", []Threshold{nodefs}, lower, 10 * gi,
+			"nodefs.available is 5Gi, less than 10Gi"},
 		{"thresholds of another file system do not count", []Threshold{nodefs}, images(1*gi, 500), 0, ""},
-		{"memory thresholds do not count", []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: gi}}, images(1*gi, 500), 0, ""},
+		{"memory thresholds do not count", []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: gi}},
+			images(1*gi, 500), 0, ""},
 	} {
 		keep, low := Config{Thresholds: row.thresholds}.PullBudget(row.levels)
 		text := ""

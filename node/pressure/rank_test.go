@@ -47,15 +47,24 @@ func TestScenario29_EvictionOrder(t *testing.T) {
 		pods     []Candidate
 		want     string
 	}{
-		{"a pod that exceeds its request is first, regardless of the priority", MemoryAvailable, []Candidate{candidate("within", -5, 200, 100, 0), candidate("beyond", 100, 10, 20, 0)}, "beyond within"},
-		{"then the lower priority", MemoryAvailable, []Candidate{candidate("high", 10, 10, 500, 0), candidate("low", 1, 10, 11, 0)}, "low high"},
-		{"then the highest usage above the request", MemoryAvailable, []Candidate{candidate("more", 0, 400, 500, 0), candidate("most", 0, 10, 200, 0)}, "most more"},
-		{"unknown usage is first", MemoryAvailable, []Candidate{candidate("low", 1, 0, 900, 0), unknown}, "unknown low"},
-		{"for disk, too: usage above the request, not total usage", NodefsAvailable, []Candidate{candidate("most", 0, 400, 0, 500), candidate("beyond", 0, 10, 0, 200)}, "beyond most"},
-		{"pods within their request are ranked by the same difference", ImagefsAvailable, []Candidate{candidate("far", 0, 900, 0, 200), candidate("near", 0, 100, 0, 90)}, "near far"},
-		{"for inodes all pods exceed their request", NodefsInodesFree, []Candidate{candidate("few", 0, 900, 0, 1), candidate("many", 0, 900, 0, 5), candidate("low", -1, 900, 0, 1)}, "low many few"},
-		{"for processes requests do not count", PIDAvailable, []Candidate{candidate("few", 0, 0, 1, 0), candidate("many", 0, 999, 9, 0), candidate("low", -1, 999, 1, 0)}, "low many few"},
-		{"equal pods are ranked by name", MemoryAvailable, []Candidate{candidate("b", 0, 0, 1, 0), candidate("a", 0, 0, 1, 0)}, "a b"},
+		{"a pod that exceeds its request is first, regardless of the priority", MemoryAvailable,
+			[]Candidate{candidate("within", -5, 200, 100, 0), candidate("beyond", 100, 10, 20, 0)}, "beyond within"},
+		{"then the lower priority", MemoryAvailable, []Candidate{candidate("high", 10, 10, 500, 0),
+			candidate("low", 1, 10, 11, 0)}, "low high"},
+		{"then the highest usage above the request", MemoryAvailable, []Candidate{candidate("more", 0, 400, 500, 0),
+			candidate("most", 0, 10, 200, 0)}, "most more"},
+		{"unknown usage is first", MemoryAvailable, []Candidate{candidate("low", 1, 0, 900, 0), unknown},
+			"unknown low"},
+		{"for disk, too: usage above the request, not total usage", NodefsAvailable,
+			[]Candidate{candidate("most", 0, 400, 0, 500), candidate("beyond", 0, 10, 0, 200)}, "beyond most"},
+		{"pods within their request are ranked by the same difference", ImagefsAvailable,
+			[]Candidate{candidate("far", 0, 900, 0, 200), candidate("near", 0, 100, 0, 90)}, "near far"},
+		{"for inodes all pods exceed their request", NodefsInodesFree, []Candidate{candidate("few", 0, 900, 0, 1),
+			candidate("many", 0, 900, 0, 5), candidate("low", -1, 900, 0, 1)}, "low many few"},
+		{"for processes requests do not count", PIDAvailable, []Candidate{candidate("few", 0, 0, 1, 0),
+			candidate("many", 0, 999, 9, 0), candidate("low", -1, 999, 1, 0)}, "low many few"},
+		{"equal pods are ranked by name", MemoryAvailable,
+			[]Candidate{candidate("b", 0, 0, 1, 0), candidate("a", 0, 0, 1, 0)}, "a b"},
 	} {
 		if got := names(Rank(row.signal, FileSystemLayout{}, row.pods)); got != row.want {
 			t.Errorf("%s: %s, want %s", row.sentence, got, row.want)
@@ -71,12 +80,22 @@ func TestUsageByFileSystemLayout(t *testing.T) {
 		split  FileSystemLayout
 		want   int64
 	}{
-		{NodefsAvailable, FileSystemLayout{}, 101}, {NodefsInodesFree, FileSystemLayout{}, 12}, {ImagefsAvailable, FileSystemLayout{}, 101},
-		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true}, 100}, {ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true}, 1}, {ImagefsInodesFree, FileSystemLayout{DedicatedImageFs: true}, 2},
-		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 100}, {ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 0},
-		{ContainerfsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 1}, {ContainerfsAvailable, FileSystemLayout{}, 101},
-		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 101}, {NodefsInodesFree, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 12},
-		{ContainerfsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 101}, {ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 0},
+		{NodefsAvailable, FileSystemLayout{}, 101}, {NodefsInodesFree, FileSystemLayout{}, 12},
+		{ImagefsAvailable, FileSystemLayout{}, 101},
+		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true}, 100},
+		{ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true}, 1},
+		{ImagefsInodesFree, FileSystemLayout{DedicatedImageFs: true}, 2},
+		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 100},
+		{ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 0},
+		{ContainerfsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 1},
+		{ContainerfsAvailable, FileSystemLayout{}, 101},
+		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true},
+			101}, {NodefsInodesFree, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true,
+			ContainersOnNodefs: true}, 12},
+		{ContainerfsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true,
+			ContainersOnNodefs: true}, 101},
+		{ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true},
+			0},
 	} {
 		if got := u.ofSignal(row.signal, row.split); got != row.want {
 			t.Errorf("%s, %+v: %d, want %d", row.signal, row.split, got, row.want)
@@ -91,7 +110,8 @@ func TestP7RankMatchesUpstreamOrder(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		var pods []Candidate
 		for i := range 1 + r.IntN(30) {
-			c := candidate(fmt.Sprint("p", i), int32(r.IntN(3)), int64(r.IntN(4)*10), int64(r.IntN(50)), int64(r.IntN(50)))
+			c := candidate(fmt.Sprint("p", i), int32(r.IntN(3)), int64(r.IntN(4)*10), int64(r.IntN(50)),
+				int64(r.IntN(50)))
 			c.Measured = r.IntN(10) > 0
 			pods = append(pods, c)
 		}
@@ -175,10 +195,12 @@ func TestExplain(t *testing.T) {
 	pods := []Candidate{candidate("a", 5, 10, 20, 0), candidate("b", 7, 30, 20, 0), candidate("c", 0, 0, 1, 0)}
 	pods[2].Measured = false
 	got := Explain(MemoryAvailable, Rank(MemoryAvailable, FileSystemLayout{}, pods), 2)
-	if want := "1. ns/c: usage unknown, requests 0, priority 0; 2. ns/a: uses 20Mi, requests 10Mi, priority 5; and 1 more"; got != want {
+	if want := "1. ns/c: usage unknown, requests 0, priority 0; 2. ns/a: uses 20Mi, requests 10Mi, priority " +
+		"5; and 1 more"; got != want {
 		t.Errorf("%q", got)
 	}
-	if got := Explain(PIDAvailable, Rank(PIDAvailable, FileSystemLayout{}, pods[:1]), 2); got != "1. ns/a: uses 20, priority 5" {
+	if got := Explain(PIDAvailable, Rank(PIDAvailable, FileSystemLayout{}, pods[:1]),
+		2); got != "1. ns/a: uses 20, priority 5" {
 		t.Errorf("%q", got)
 	}
 }
@@ -191,7 +213,8 @@ func TestUsageStringOfPartialUsage(t *testing.T) {
 		t.Errorf("%+v", c.Usage)
 	}
 	c.Usage.Partial = true
-	if got := Explain(NodefsAvailable, Rank(NodefsAvailable, FileSystemLayout{}, []Candidate{c}), 2); got != "1. ns/a: uses at least 41Mi, requests 30Mi, priority 5" {
+	if got := Explain(NodefsAvailable, Rank(NodefsAvailable, FileSystemLayout{}, []Candidate{c}),
+		2); got != "1. ns/a: uses at least 41Mi, requests 30Mi, priority 5" {
 		t.Errorf("%q", got)
 	}
 }

@@ -133,7 +133,8 @@ func (c Config) met(t Threshold, level Level, r Reading, acting bool) (m Thresho
 	case estimate.Available < m.Minimum:
 		m.Source = fmt.Sprintf("by the working set and by %s, %s", estimate.Name, t.Signal.Format(estimate.Available))
 	case estimate.HasPSI && estimate.StalledPercent >= psiThreshold:
-		m.Source = fmt.Sprintf("by the working set and by memory stalls, %.1f%% of the last 10 s", estimate.StalledPercent)
+		m.Source = fmt.Sprintf("by the working set and by memory stalls, %.1f%% of the last 10 s",
+			estimate.StalledPercent)
 	default:
 		m.Source = fmt.Sprintf("by the working set only: %s is %s", estimate.Name, t.Signal.Format(estimate.Available))
 		return m, false, true

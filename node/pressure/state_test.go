@@ -73,57 +73,88 @@ func TestEvaluate(t *testing.T) {
 		looks    []Reading
 		want     []string
 	}{
-		{"enough of every resource", Config{Thresholds: []Threshold{hardMemory, hardDisk}}, []Reading{readingAt(0, nil)}, []string{""}},
-		{"exactly the threshold is enough", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(100*mi, 100*mi))}, []string{""}},
+		{"enough of every resource", Config{Thresholds: []Threshold{hardMemory, hardDisk}},
+			[]Reading{readingAt(0, nil)}, []string{""}},
+		{"exactly the threshold is enough", Config{Thresholds: []Threshold{hardMemory}},
+			[]Reading{readingAt(0, memory(100*mi, 100*mi))}, []string{""}},
 		{
-			"hard is acted on at once, and lasts for the transition period", Config{Thresholds: []Threshold{hardMemory}, TransitionPeriod: 5 * time.Minute},
-			[]Reading{readingAt(0, memory(90*mi, 80*mi)), readingAt(10*time.Second, nil), readingAt(309*time.Second, nil), readingAt(5*time.Minute, nil)},
-			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by + "80Mi)", "MemoryPressure", "", ""},
+			"hard is acted on at once, and lasts for the transition period", Config{Thresholds: []Threshold{hardMemory},
+				TransitionPeriod: 5 * time.Minute},
+			[]Reading{readingAt(0, memory(90*mi, 80*mi)), readingAt(10*time.Second, nil),
+				readingAt(309*time.Second, nil), readingAt(5*time.Minute, nil)},
+			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by + "80Mi)",
+				"MemoryPressure", "", ""},
 		},
 		{
-			"soft is a pressure at once, and acted on after its grace", Config{Thresholds: []Threshold{softMemory}, TransitionPeriod: time.Minute},
-			[]Reading{readingAt(0, memory(400*mi, 400*mi)), readingAt(59*time.Second, memory(400*mi, 400*mi)), readingAt(time.Minute, memory(400*mi, 400*mi))},
-			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure; reclaim memory.available is 400Mi, less than 500Mi" + by + "400Mi)"},
+			"soft is a pressure at once, and acted on after its grace", Config{Thresholds: []Threshold{softMemory},
+				TransitionPeriod: time.Minute},
+			[]Reading{readingAt(0, memory(400*mi, 400*mi)), readingAt(59*time.Second, memory(400*mi, 400*mi)),
+				readingAt(time.Minute, memory(400*mi, 400*mi))},
+			[]string{"MemoryPressure", "MemoryPressure",
+				"MemoryPressure; reclaim memory.available is 400Mi, less than 500Mi" + by + "400Mi)"},
 		},
 		{
-			"a break restarts the grace period", Config{Thresholds: []Threshold{softMemory}, TransitionPeriod: time.Hour},
-			[]Reading{readingAt(0, memory(400*mi, 400*mi)), readingAt(50*time.Second, nil), readingAt(55*time.Second, memory(400*mi, 400*mi)), readingAt(114*time.Second, memory(400*mi, 400*mi))},
+			"a break restarts the grace period", Config{Thresholds: []Threshold{softMemory},
+				TransitionPeriod: time.Hour},
+			[]Reading{readingAt(0, memory(400*mi, 400*mi)), readingAt(50*time.Second, nil),
+				readingAt(55*time.Second, memory(400*mi, 400*mi)), readingAt(114*time.Second, memory(400*mi, 400*mi))},
 			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure", "MemoryPressure"},
 		},
 		{
 			"reclaiming continues up to the minimum reclaim", Config{Thresholds: []Threshold{hardDisk}},
-			[]Reading{readingAt(0, disk(11*gi)), readingAt(1, disk(9*gi)), readingAt(2, disk(14*gi)), readingAt(3, disk(15*gi)), readingAt(4, disk(14*gi))},
-			[]string{"", "DiskPressure; reclaim nodefs.available is 9Gi, less than 10Gi", "DiskPressure; reclaim nodefs.available is 14Gi, less than 15Gi", "", ""},
+			[]Reading{readingAt(0, disk(11*gi)), readingAt(1, disk(9*gi)), readingAt(2, disk(14*gi)),
+				readingAt(3, disk(15*gi)), readingAt(4, disk(14*gi))},
+			[]string{"", "DiskPressure; reclaim nodefs.available is 9Gi, less than 10Gi",
+				"DiskPressure; reclaim nodefs.available is 14Gi, less than 15Gi", "", ""},
 		},
 		{
 			"memory before disk, hard before soft", Config{Thresholds: []Threshold{hardDisk, softMemory, hardMemory}},
-			[]Reading{readingAt(0, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) }), readingAt(time.Minute, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) })},
+			[]Reading{readingAt(0, func(r *Reading) {
+				memory(90*mi, 90*mi)(r)
+				disk(gi)(r)
+			}), readingAt(time.Minute, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) })},
 			[]string{
-				"DiskPressure; MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by + "90Mi); reclaim nodefs.available is 1Gi, less than 10Gi",
-				"DiskPressure; MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by + "90Mi); reclaim memory.available is 90Mi, less than 500Mi" + by + "90Mi); reclaim nodefs.available is 1Gi, less than 15Gi",
+				"DiskPressure; MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by +
+					"90Mi); reclaim nodefs.available is 1Gi, less than 10Gi",
+				"DiskPressure; MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi" + by +
+					"90Mi); reclaim memory.available is 90Mi, less than 500Mi" + by +
+					"90Mi); reclaim nodefs.available is 1Gi, less than 15Gi",
 			},
 		},
 		{
-			"page cache causes no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
-			[]string{"doubt memory.available is 90Mi, less than 100Mi (by the working set only: MemAvailable is 900Mi)"},
+			"page cache causes no pressure", Config{Thresholds: []Threshold{hardMemory}},
+			[]Reading{readingAt(0, memory(90*mi, 900*mi))},
+			[]string{"doubt memory.available is 90Mi, less than 100Mi (by the working set only: " +
+				"MemAvailable is 900Mi)"},
 		},
 		{
-			"unless only the working set is evaluated", Config{Thresholds: []Threshold{hardMemory}, WorkingSetOnly: true}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
-			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only, as configured)"},
+			"unless only the working set is evaluated", Config{Thresholds: []Threshold{hardMemory},
+				WorkingSetOnly: true}, []Reading{readingAt(0, memory(90*mi, 900*mi))},
+			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only, as " +
+				"configured)"},
 		},
 		{
-			"or tasks wait for memory", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, func(r *Reading) {
+			"or tasks wait for memory", Config{Thresholds: []Threshold{hardMemory}},
+			[]Reading{readingAt(0, func(r *Reading) {
 				memory(90*mi, 900*mi)(r)
-				r.MemoryEstimates[MemoryAvailable] = MemoryEstimate{Name: "MemAvailable", Available: 900 * mi, HasPSI: true, StalledPercent: 12.5}
+				r.MemoryEstimates[MemoryAvailable] = MemoryEstimate{Name: "MemAvailable", Available: 900 * mi,
+					HasPSI: true, StalledPercent: 12.5}
 			})},
-			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set and by memory stalls, 12.5% of the last 10 s)"},
+			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set and by " +
+				"memory stalls, 12.5% of the last 10 s)"},
 		},
 		{
-			"or there is no second source", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, func(r *Reading) { memory(90*mi, 0)(r); r.MemoryEstimates = nil })},
-			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only: no other source)"},
+			"or there is no second source", Config{Thresholds: []Threshold{hardMemory}},
+			[]Reading{readingAt(0, func(r *Reading) {
+				memory(90*mi, 0)(r)
+				r.MemoryEstimates = nil
+			})},
+			[]string{"MemoryPressure; reclaim memory.available is 90Mi, less than 100Mi (by the working set only: no " +
+				"other source)"},
 		},
 		{
-			"MemAvailable alone causes no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{readingAt(0, memory(900*mi, 9*mi))}, []string{""},
+			"MemAvailable alone causes no pressure", Config{Thresholds: []Threshold{hardMemory}},
+			[]Reading{readingAt(0, memory(900*mi, 9*mi))}, []string{""},
 		},
 		{
 			"processes", Config{Thresholds: []Threshold{{Signal: PIDAvailable, Hard: true, Percent: 5}}},
@@ -232,7 +263,8 @@ func TestInvariants(t *testing.T) {
 				reading := r.readingAt()
 				before := s
 				next, v := c.Evaluate(s, reading)
-				if again, same := c.Evaluate(before, reading); !reflect.DeepEqual(next, again) || !reflect.DeepEqual(v, same) {
+				if again, same := c.Evaluate(before, reading); !reflect.DeepEqual(next, again) ||
+					!reflect.DeepEqual(v, same) {
 					t.Fatalf("reading %d: two results for one input", i)
 				}
 				reclaim := map[key]bool{}
@@ -267,11 +299,13 @@ func TestInvariants(t *testing.T) {
 						t.Errorf("reading %d: %+v does not require reclaiming", i, th)
 					}
 				}
-				for _, of := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} { // P1
+				for _, of := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+					corev1.NodePIDPressure} { // P1
 					at, ever := last[of]
 					want := ever && (at.Equal(reading.At) || reading.At.Sub(at) < c.TransitionPeriod)
 					if v.Has(of) != want {
-						t.Errorf("reading %d: %s is %t, last met %v ago with transition period %s", i, of, v.Has(of), reading.At.Sub(at), c.TransitionPeriod)
+						t.Errorf("reading %d: %s is %t, last met %v ago with transition period %s", i, of, v.Has(of),
+							reading.At.Sub(at), c.TransitionPeriod)
 					}
 				}
 				if !v.RecheckAt.IsZero() && !v.RecheckAt.After(reading.At) { // P5
@@ -281,8 +315,9 @@ func TestInvariants(t *testing.T) {
 				if !v.RecheckAt.IsZero() {
 					early := reading
 					early.At = v.RecheckAt.Add(-time.Nanosecond)
-					if _, w := c.Evaluate(next, early); !slices.Equal(v.Conditions(), w.Conditions()) || len(acting) > 0 &&
-						!sameReclaim(c, next, reading, w) {
+					if _, w := c.Evaluate(next, early); !slices.Equal(v.Conditions(), w.Conditions()) ||
+						len(acting) > 0 &&
+							!sameReclaim(c, next, reading, w) {
 						t.Errorf("reading %d: time alone changed the result before RecheckAt", i)
 					}
 				}
@@ -306,7 +341,8 @@ func sameReclaim(c Config, s State, r Reading, later Evaluation) bool {
 
 func TestEvaluateDoesNotModifyState(t *testing.T) {
 	t.Parallel()
-	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}, TransitionPeriod: time.Minute}
+	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}},
+		TransitionPeriod: time.Minute}
 	s, _ := c.Evaluate(State{}, readingAt(0, disk(gi)))
 	kept, same := c.Evaluate(State{}, readingAt(0, disk(gi)))
 	_, _ = c.Evaluate(s, readingAt(time.Hour, nil))
@@ -329,7 +365,8 @@ func TestSignalMessage(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if got := c.SignalMessage(NodefsAvailable, Reading{Levels: map[Signal]Level{NodefsAvailable: {gi, 10 * mi}}}, Evaluation{}); got != "nodefs.available is 1Gi, minimum 1Mi" {
+	if got := c.SignalMessage(NodefsAvailable, Reading{Levels: map[Signal]Level{NodefsAvailable: {gi, 10 * mi}}},
+		Evaluation{}); got != "nodefs.available is 1Gi, minimum 1Mi" {
 		t.Errorf("%q", got)
 	}
 }

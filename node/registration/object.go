@@ -94,7 +94,8 @@ const InstallationAnnotation = "berth.dev/installation"
 // status returns the node status. has is the one on the server.
 func (p *Registrar) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
 	st := corev1.NodeStatus{
-		Capacity: f.Capacity, Allocatable: allocatable(f, has), Addresses: f.Addresses, NodeInfo: f.System, Images: f.Images,
+		Capacity: f.Capacity, Allocatable: allocatable(f, has), Addresses: f.Addresses, NodeInfo: f.System,
+		Images:          f.Images,
 		RuntimeHandlers: f.RuntimeHandlers, Features: f.Features,
 	}
 	st.DaemonEndpoints.KubeletEndpoint.Port = f.Port
@@ -137,7 +138,8 @@ func (p *Registrar) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCon
 		return c
 	}
 	all := []corev1.NodeCondition{
-		choose(corev1.NodeMemoryPressure, f.MemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory",
+		choose(corev1.NodeMemoryPressure, f.MemoryPressure, "KubeletHasInsufficientMemory",
+			"KubeletHasSufficientMemory",
 			"kubelet has insufficient memory available", "kubelet has sufficient memory available"),
 		choose(corev1.NodeDiskPressure, f.DiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure",
 			"kubelet has disk pressure", "kubelet has no disk pressure"),
@@ -153,7 +155,8 @@ func (p *Registrar) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCon
 		),
 	}
 	if n := f.Network; n != nil {
-		all = append(all, choose(corev1.NodeNetworkUnavailable, n.Unavailable, n.Reason, n.Reason, n.Message, n.Message))
+		all = append(all, choose(corev1.NodeNetworkUnavailable, n.Unavailable, n.Reason, n.Reason, n.Message,
+			n.Message))
 	}
 	if has == nil {
 		return all

@@ -312,7 +312,8 @@ func (p *Registrar) recordConditionEvents(now *corev1.NodeStatus) {
 		p.events[c.Type] = c.Status
 		switch {
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
-			p.opt.RecordEvent(corev1.EventTypeNormal, "NodeReady", fmt.Sprintf("Node %s status is now: NodeReady", p.opt.Name))
+			p.opt.RecordEvent(corev1.EventTypeNormal, "NodeReady", fmt.Sprintf("Node %s status is now: NodeReady",
+				p.opt.Name))
 		case c.Type == corev1.NodeReady && was != corev1.ConditionUnknown:
 			p.opt.RecordEvent(
 				corev1.EventTypeNormal,
@@ -329,7 +330,8 @@ func (p *Registrar) recordConditionEvents(now *corev1.NodeStatus) {
 				"KubeletHasInsufficientPID":    "NodeHasInsufficientPID",
 			}[c.Reason]
 			if reason != "" { // other conditions have no event
-				p.opt.RecordEvent(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", p.opt.Name, reason))
+				p.opt.RecordEvent(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", p.opt.Name,
+					reason))
 			}
 		}
 	}

@@ -57,7 +57,11 @@ func run(t *testing.T, s *server, change ...func(*Options)) *registrarTest {
 		},
 		OnNameVerified: func() { w.mu.Lock(); defer w.mu.Unlock(); w.nameVerified = true },
 		OnNode:         func(n *corev1.Node) { w.mu.Lock(); defer w.mu.Unlock(); w.lastNode = *n },
-		RecordEvent:    func(_, reason, _ string) { w.mu.Lock(); defer w.mu.Unlock(); w.events = append(w.events, reason) },
+		RecordEvent: func(_, reason, _ string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.events = append(w.events, reason)
+		},
 	}
 	for _, f := range change {
 		f(&o)
@@ -176,7 +180,8 @@ func TestRegisterAmendsExistingNode(t *testing.T) {
 // The rejected request is repeated when it is permitted.
 func TestRegisterUsesExistingNodeAfterRejectedRequests(t *testing.T) {
 	t.Parallel()
-	for name, reason := range map[string]metav1.StatusReason{"store full": storageFull, "not allowed": metav1.StatusReasonForbidden} {
+	for name, reason := range map[string]metav1.StatusReason{"store full": storageFull,
+		"not allowed": metav1.StatusReasonForbidden} {
 		for what, rejections := range map[string]map[string]metav1.StatusReason{
 			"creation rejected":             {"POST nodes": reason},
 			"changes rejected":              {"PATCH n": reason},
@@ -218,7 +223,9 @@ func TestRegisterFailsWithoutExistingNode(t *testing.T) {
 	s := newServer(t)
 	s.rejections = map[string]metav1.StatusReason{"POST nodes": storageFull}
 	p := New(
-		Options{Client: s.client(), Name: "n", RegisterNode: true, Facts: func(context.Context) Facts { return Facts{} }},
+		Options{Client: s.client(), Name: "n", RegisterNode: true, Facts: func(context.Context) Facts {
+			return Facts{}
+		}},
 	)
 	if err := p.syncNode(t.Context()); apierrors.ReasonForError(err) != storageFull || p.registered {
 		t.Errorf("registered: %v, %v", p.registered, err)
@@ -257,12 +264,17 @@ func TestRecreatedNodeKeepsState(t *testing.T) {
 	n.Labels["mine"], n.Labels["theirs"] = "no", "kept"
 	for _, label := range []string{
 		"disk.example.com/kind", "node.kubernetes.io/kept", corev1.LabelTopologyZone,
-		"node-role.kubernetes.io/worker", "node-restriction.kubernetes.io/theirs", "x.node-restriction.kubernetes.io/theirs", "x.k8s.io/y",
+		"node-role.kubernetes.io/worker", "node-restriction.kubernetes.io/theirs",
+		"x.node-restriction.kubernetes.io/theirs", "x.k8s.io/y",
 	} {
 		n.Labels[label] = "x"
 	}
 	s.set(n)
-	until(t, "update of the Registrar", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.lastNode.Spec.Unschedulable })
+	until(t, "update of the Registrar", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.lastNode.Spec.Unschedulable
+	})
 	first := s.get().UID
 	s.set(nil)
 	until(t, "recreated node", func() bool { n := s.get(); return isReady(n) && n.UID != first })
@@ -303,7 +315,11 @@ func TestRecreatedNodeDropsForbiddenState(t *testing.T) {
 	n := s.get()
 	n.Labels["theirs"] = "set"
 	s.set(n)
-	until(t, "update of the Registrar", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.lastNode.Labels["theirs"] != "" })
+	until(t, "update of the Registrar", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.lastNode.Labels["theirs"] != ""
+	})
 	s.set(nil)
 	until(t, "recreated node", func() bool { got := s.get(); return isReady(got) && got.UID != n.UID })
 	if got := s.get().Labels; got["theirs"] != "" || got["mine"] != "yes" {
@@ -341,7 +357,8 @@ func TestStatusIsReported(t *testing.T) {
 	expectNoReport()
 	lost := s.get()
 	for i := range lost.Status.Conditions {
-		lost.Status.Conditions[i].Status, lost.Status.Conditions[i].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+		lost.Status.Conditions[i].Status, lost.Status.Conditions[i].Reason = corev1.ConditionUnknown,
+			"NodeStatusUnknown"
 	}
 	s.set(lost)
 	until(t, "report after an overwritten status", func() bool { return isReady(s.get()) })
@@ -468,7 +485,9 @@ func TestRespondingServerKeepsConnections(t *testing.T) {
 			until(
 				t,
 				"answer",
-				func() bool { return apierrors.IsNotFound(c.Get(t.Context(), apiclient.Nodes, "", "n", &corev1.Node{})) },
+				func() bool {
+					return apierrors.IsNotFound(c.Get(t.Context(), apiclient.Nodes, "", "n", &corev1.Node{}))
+				},
 			)
 		}
 	}
@@ -508,7 +527,8 @@ func TestNameOfLiveMachineIsRejected(t *testing.T) {
 		case <-tick.C:
 			s.setLeaseRenewed(time.Now())
 		case err := <-w.ended:
-			for _, want := range []string{"another machine", "that machine", "192.0.2.7", "--hostname-override", "stop berth on that machine"} {
+			for _, want := range []string{"another machine", "that machine", "192.0.2.7", "--hostname-override",
+				"stop berth on that machine"} {
 				if !strings.Contains(fmt.Sprint(err), want) {
 					t.Errorf("error %v does not contain %q", err, want)
 				}
@@ -563,7 +583,8 @@ func TestSameInstallation(t *testing.T) {
 	for _, r := range []struct {
 		by, machine string
 		own         bool
-	}{{"here", "that machine", true}, {"there", "this machine", false}, {"", "this machine", true}, {"", "that machine", false}, {"", "", true}} {
+	}{{"here", "that machine", true}, {"there", "this machine", false}, {"", "this machine", true},
+		{"", "that machine", false}, {"", "", true}} {
 		if got := p.isOwn(t.Context(), node(r.by, r.machine)); got != r.own {
 			t.Errorf("installation %q on machine %q: got %v", r.by, r.machine, got)
 		}

@@ -143,7 +143,8 @@ func (s *server) respond(
 	}
 	if reason != "" {
 		writeStatus(w, map[metav1.StatusReason]int{
-			metav1.StatusReasonNotFound: 404, metav1.StatusReasonForbidden: 403, metav1.StatusReasonAlreadyExists: 409, storageFull: 507,
+			metav1.StatusReasonNotFound: 404, metav1.StatusReasonForbidden: 403, metav1.StatusReasonAlreadyExists: 409,
+			storageFull: 507,
 		}[reason], reason)
 		return
 	}

@@ -53,7 +53,9 @@ func TestStepsByGroup(t *testing.T) {
 			[]string{"0/20s: batch=20s db=5s vip=20s web=20s", "2000000000/10s: agent=10s dns=2s"}},
 		{"no time is kept for critical pods", 30 * time.Second, 0, nil,
 			[]string{"0/30s: batch=30s db=5s vip=30s web=30s", "2000000000/0s: agent=0s dns=0s"}},
-		{"groups in any order, and none below the first", 0, 0, []Group{{100_000, 10 * time.Second}, {500, 7 * time.Second}, {2_000_000_000, time.Minute}, {1 << 30, time.Hour}},
+		{"groups in any order, and none below the first", 0, 0,
+			[]Group{{100_000, 10 * time.Second}, {500, 7 * time.Second}, {2_000_000_000, time.Minute},
+				{1 << 30, time.Hour}},
 			[]string{"500/7s: batch=7s db=5s web=7s", "100000/10s: vip=10s", "2000000000/1m0s: agent=1m0s dns=2s"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -94,7 +96,8 @@ func TestStepsInvariants(t *testing.T) {
 					)
 				}
 				if *p.Spec.Priority < last && *p.Spec.Priority >= groups[0].Priority {
-					t.Fatalf("seed %d: %s of priority %d is terminated after group %d", seed, p.Name, *p.Spec.Priority, last)
+					t.Fatalf("seed %d: %s of priority %d is terminated after group %d", seed, p.Name, *p.Spec.Priority,
+						last)
 				}
 				seen[p.Name] = true
 			}

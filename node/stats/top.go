@@ -61,7 +61,8 @@ func resourcesOf(was, now cgroups.Usage) nodeapi.Resources {
 		CPUNanoCores: uint64(
 			cpu * 1e9,
 		), CPUNanoSeconds: uint64(now.CPU), MemoryBytes: now.Memory, WorkingSetBytes: now.WorkingSet,
-		ReadBytesPerSecond: read, WriteBytesPerSecond: write, IOUnavailable: now.IOUnavailable, Processes: now.Processes,
+		ReadBytesPerSecond: read, WriteBytesPerSecond: write, IOUnavailable: now.IOUnavailable,
+		Processes: now.Processes,
 	}
 	if p := now.Pressure; p != nil {
 		r.PSI = &nodeapi.PSI{CPU: p.CPU, Memory: p.Memory, IO: p.IO}

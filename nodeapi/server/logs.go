@@ -35,8 +35,10 @@ func logRequestOf(r *http.Request) (req LogRequest, stream string, err error) {
 		"tailLines":    into(&req.Tail, atLeast(0)),
 		"limitBytes":   into(&req.LimitBytes, atLeast(1)),
 		"sinceSeconds": into(&seconds, atLeast(1)),
-		"sinceTime":    into(&req.SinceTime, func(s string) (time.Time, error) { return time.Parse(time.RFC3339Nano, s) }),
-		"stream":       into(&stream, streamName),
+		"sinceTime": into(&req.SinceTime, func(s string) (time.Time, error) {
+			return time.Parse(time.RFC3339Nano, s)
+		}),
+		"stream": into(&stream, streamName),
 	} {
 		if text := v.Get(name); text != "" {
 			if err := take(text); err != nil {

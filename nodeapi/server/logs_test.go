@@ -45,7 +45,8 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 		"GET",
 		w.url+"/containerLogs/ns/p/c?follow=true&previous=1&timestamps=true&tailLines=7&limitBytes=8&sinceSeconds=9&stream=Stderr",
 	)
-	if code != 200 || body != "" || !got.Follow || !got.Previous || !got.Timestamps || *got.Tail != 7 || *got.LimitBytes != 8 ||
+	if code != 200 || body != "" || !got.Follow || !got.Previous || !got.Timestamps || *got.Tail != 7 ||
+		*got.LimitBytes != 8 ||
 		got.Since != 9*time.Second || got.Namespace != "ns" || got.Pod != "p" ||
 		got.Container != "c" ||
 		outs != [2]bool{false, true} {
@@ -60,8 +61,10 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 	for query, want := range map[string]string{
 		"tailLines=-1": "tailLines: must be greater than or equal to 0",
 		"limitBytes=0": "limitBytes: must be greater than or equal to 1",
-		"sinceSeconds=1&sinceTime=2026-01-02T03:04:05Z": "at most one of `sinceTime` or `sinceSeconds` may be specified",
-		"follow=perhaps": "follow: ", "stream=Both": `stream: "Both" must be one of`, "sinceTime=yesterday": "sinceTime: ",
+		"sinceSeconds=1&sinceTime=2026-01-02T03:04:05Z": "at most one of `sinceTime` or `sinceSeconds` may " +
+			"be specified",
+		"follow=perhaps": "follow: ", "stream=Both": `stream: "Both" must be one of`,
+		"sinceTime=yesterday": "sinceTime: ",
 	} {
 		if code, body := request(t, c, "GET", w.url+"/containerLogs/ns/p/c?"+query); code != 422 ||
 			!strings.Contains(body, want) {

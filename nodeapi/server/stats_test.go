@@ -58,7 +58,8 @@ func TestMetricsHaveCadvisorNamesAndLabels(t *testing.T) {
 	_, page := request(t, w.master(t), "GET", w.url+"/metrics/cadvisor")
 	for _, line := range []string{
 		`container_cpu_usage_seconds_total{container="odd\"name\\",cpu="total",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 3600 5000000`,
-		`container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} 3600 5000000`,
+		`container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} ` +
+			`3600 5000000`,
 		`container_cpu_usage_seconds_total{container="",cpu="total",id="/kubepods/pod1",image="",name="",namespace="ns",pod="p"} 3600 5000000`,
 		`container_memory_working_set_bytes{container="odd\"name\\",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 1.048576e+07 5000000`,
 		`container_network_receive_bytes_total{container="",id="/kubepods/pod1/s1",image="",interface="eth0",name="s1",namespace="ns",pod="p"} 3 5000000`,
@@ -102,13 +103,15 @@ func TestSummaryMeasuresBetweenRequests(t *testing.T) {
 		}
 		p := s.Pods[0]
 		for name, rate := range map[string]*uint64{
-			"node": s.Node.CPU.UsageNanoCores, "pod": p.CPU.UsageNanoCores, "container": p.Containers[0].CPU.UsageNanoCores,
+			"node": s.Node.CPU.UsageNanoCores, "pod": p.CPU.UsageNanoCores,
+			"container": p.Containers[0].CPU.UsageNanoCores,
 		} {
 			if rate == nil || *rate != 5e8 {
 				t.Errorf("%s: %v", name, rate)
 			}
 		}
-		if *s.Node.Memory.AvailableBytes != 1<<30-10<<20 || *p.Containers[0].Memory.AvailableBytes != 22<<20 || *p.Network.RxBytes != 3 ||
+		if *s.Node.Memory.AvailableBytes != 1<<30-10<<20 || *p.Containers[0].Memory.AvailableBytes != 22<<20 ||
+			*p.Network.RxBytes != 3 ||
 			p.EphemeralStorage == nil ||
 			*p.EphemeralStorage.UsedBytes != 9 ||
 			len(p.VolumeStats) != 1 ||

@@ -322,8 +322,10 @@ func TestIdleStreamEnds(t *testing.T) {
 	w := serve(t, func(o *Options) {
 		o.StreamIdleTimeout = idle
 		o.Handlers = Handlers{
-			Exec:           func(context.Context, StreamRequest) (string, error) { return target, nil },
-			DialPort:       func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, errors.New("no") },
+			Exec: func(context.Context, StreamRequest) (string, error) { return target, nil },
+			DialPort: func(context.Context, PodRef, uint16) (nodeapi.Stream, error) {
+				return nil, errors.New("no")
+			},
 			CheckReachable: func(context.Context, PodRef) error { return nil },
 		}
 	})

@@ -88,7 +88,8 @@ func TestWebSocketChannelProtocols(t *testing.T) {
 	t.Parallel()
 	const exitMessage = "command terminated with exit code 3"
 	for _, protocol := range []string{
-		"", "channel.k8s.io", "base64.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "v5.channel.k8s.io",
+		"", "channel.k8s.io", "base64.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io",
+		"v5.channel.k8s.io",
 	} {
 		for _, code := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%q exit code %d", protocol, code), func(t *testing.T) {
@@ -123,7 +124,8 @@ func TestWebSocketChannelProtocols(t *testing.T) {
 func checkStatus(protocol string, code int, status, exitMessage string) error {
 	switch versioned := strings.HasPrefix(protocol, "v"); {
 	case versioned && code == 0 && strings.Contains(status, `"status":"Success"`),
-		versioned && code != 0 && strings.Contains(status, `"reason":"NonZeroExitCode"`) && strings.Contains(status, exitMessage),
+		versioned && code != 0 && strings.Contains(status, `"reason":"NonZeroExitCode"`) &&
+			strings.Contains(status, exitMessage),
 		!versioned && code == 0 && status == "",
 		!versioned && code != 0 && status == exitMessage:
 		return nil

@@ -40,7 +40,8 @@ func manual(root *cobra.Command, dir string, date time.Time) error {
 		return err
 	}
 	root.DisableAutoGenTag = true
-	header := &doc.GenManHeader{Section: "1", Date: &date, Source: root.Name() + " " + root.Version, Manual: root.Name()}
+	header := &doc.GenManHeader{Section: "1", Date: &date, Source: root.Name() + " " + root.Version,
+		Manual: root.Name()}
 	opts := doc.GenManTreeOptions{Header: header, Path: dir, CommandSeparator: "-"}
 	if err := doc.GenManTreeFromOpts(root, opts); err != nil {
 		return err

@@ -19,7 +19,8 @@ func Reference() *cobra.Command {
 
 func reference(root *cobra.Command, w io.Writer) error {
 	var out strings.Builder
-	fmt.Fprintf(&out, "<!-- Generated from the commands of cmd/%s by \"make generate\". Do not edit. -->\n\n", root.Name())
+	fmt.Fprintf(&out, "<!-- Generated from the commands of cmd/%s by \"make generate\". Do not edit. -->\n\n",
+		root.Name())
 	fmt.Fprintf(&out, "# Commands of %s\n\n%s.\n", root.Name(), strings.TrimSuffix(root.Short, "."))
 	if flags := root.PersistentFlags().FlagUsages(); flags != "" {
 		fmt.Fprintf(&out, "\nFlags of all commands:\n\n```\n%s```\n", flags)

@@ -51,7 +51,8 @@ func (r *Tracker) execEnded(n *record, interrupted bool) {
 	if interrupted {
 		r.interrupted = append(
 			r.interrupted,
-			&interruptedExec{record: *n, trackedSince: time.Now(), interruptedAt: sinceBoot(time.Now()), startedBefore: noLimit},
+			&interruptedExec{record: *n, trackedSince: time.Now(), interruptedAt: sinceBoot(time.Now()),
+				startedBefore: noLimit},
 		)
 	}
 	old := r.expireUserExecs(sinceBoot(time.Now()))

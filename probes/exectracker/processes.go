@@ -106,7 +106,8 @@ func hasCommandLine(pid int, command []string) bool {
 func orphanedSessions(init int, from time.Duration) (sessions []int) {
 	group := cgroupOf(init)
 	for _, p := range processes() {
-		if p.started < from-2*tick || p.pid == init || cgroupOf(p.pid) != group || slices.Contains(sessions, p.session) {
+		if p.started < from-2*tick || p.pid == init || cgroupOf(p.pid) != group ||
+			slices.Contains(sessions, p.session) {
 			continue
 		}
 		if _, lives := readProcess(p.session); !lives && holdsForeignPipe(init, p.pid) {

@@ -136,7 +136,8 @@ func outputsOf(init, pid int) (pipes []string) {
 	}
 	for _, fd := range []string{"fd/1", "fd/2"} {
 		link, err := os.Readlink(procPath(pid, fd))
-		if err == nil && strings.HasPrefix(link, "pipe:") && !slices.Contains(own, link) && !slices.Contains(pipes, link) {
+		if err == nil && strings.HasPrefix(link, "pipe:") && !slices.Contains(own, link) &&
+			!slices.Contains(pipes, link) {
 			pipes = append(pipes, link)
 		}
 	}

@@ -98,7 +98,8 @@ func (w *execWatcher) killLeftovers() {
 		if n == 0 {
 			return
 		}
-		w.tracker.opt.Log.Info("processes of timed-out command killed", "containerID", w.record.Container, "processes", n)
+		w.tracker.opt.Log.Info("processes of timed-out command killed", "containerID", w.record.Container, "processes",
+			n)
 	}
 }
 

@@ -65,11 +65,17 @@ func TestExecSyncErrors(t *testing.T) {
 	}{
 		{name: "command exits", timeout: 2 * time.Second, kind: plan.Other},
 		{name: "command exits, no timeout", rt: runtime{takes: time.Hour}, kind: plan.Other},
-		{name: "timeout", rt: runtime{takes: 2 * time.Second, err: failed(plan.Timeout)}, timeout: 2 * time.Second, kind: plan.Timeout},
-		{name: "runtime fails before the timeout", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, timeout: 2 * time.Second, kind: plan.Unavailable, records: 1},
-		{name: "command cannot be killed, runtime responds", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout)}, timeout: 2 * time.Second, kind: plan.Timeout, records: 1},
-		{name: "runtime fails long after the timeout", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout), unresponsive: true}, timeout: 2 * time.Second, kind: plan.Unavailable, records: 1},
-		{name: "runtime fails, no timeout", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, kind: plan.Unavailable, records: 1},
+		{name: "timeout", rt: runtime{takes: 2 * time.Second, err: failed(plan.Timeout)}, timeout: 2 * time.Second,
+			kind: plan.Timeout},
+		{name: "runtime fails before the timeout", rt: runtime{takes: time.Second, err: failed(plan.Timeout)},
+			timeout: 2 * time.Second, kind: plan.Unavailable, records: 1},
+		{name: "command cannot be killed, runtime responds",
+			rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout)}, timeout: 2 * time.Second,
+			kind: plan.Timeout, records: 1},
+		{name: "runtime fails long after the timeout", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout),
+			unresponsive: true}, timeout: 2 * time.Second, kind: plan.Unavailable, records: 1},
+		{name: "runtime fails, no timeout", rt: runtime{takes: time.Second, err: failed(plan.Timeout)},
+			kind: plan.Unavailable, records: 1},
 		{name: "canceled", rt: runtime{takes: time.Hour}, cancelAfter: time.Minute, kind: plan.Canceled, records: 1},
 		{name: "container removed", rt: runtime{err: failed(plan.NotFound)}, kind: plan.NotFound},
 		{name: "never started", rt: runtime{err: failed(plan.Invalid)}, kind: plan.Invalid},
@@ -121,7 +127,8 @@ func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "half.json"), []byte(`{"contai`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "old.json"), []byte(`{"container":"c","boot":"another"}`), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "old.json"), []byte(`{"container":"c","boot":"another"}`),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		next := New(Options{Runtime: rt, Dir: dir})

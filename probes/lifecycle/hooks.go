@@ -156,7 +156,8 @@ func (r *Runner) get(
 			r.RecordWarning(
 				pod,
 				"LifecycleHTTPFallback",
-				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host),
+				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded",
+					req.URL.Host),
 			)
 			r.OnHTTPFallback()
 			err = nil

@@ -29,7 +29,8 @@ func TestExecHasNoTimeout(t *testing.T) {
 	code, fail := int32(0), error(nil)
 	var calls []ran
 	r := New(
-		Options{Exec: func(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte, []byte, int32, error) {
+		Options{Exec: func(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte, []byte, int32,
+			error) {
 			calls = append(calls, ran{id, cmd})
 			if timeout != 0 {
 				t.Errorf("got timeout %s, want none", timeout)
@@ -47,7 +48,8 @@ func TestExecHasNoTimeout(t *testing.T) {
 		t.Errorf("got %v from a failing command", err)
 	}
 	fail = &plan.Error{Kind: plan.Unavailable, Err: errors.New("unavailable")}
-	if err := r.Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, hook, "c1", nil); plan.KindOf(err) != plan.Unavailable {
+	if err := r.Run(t.Context(), &corev1.Pod{}, &corev1.Container{}, hook, "c1",
+		nil); plan.KindOf(err) != plan.Unavailable {
 		t.Errorf("got %v, want the error kind of the runtime", err)
 	}
 	if len(calls) != 3 || calls[0].id != "c1" || calls[0].cmd[1] != "b c" {
@@ -141,16 +143,22 @@ func TestHTTPGet(t *testing.T) {
 		ips  []string
 		want string // empty: success
 	}{
-		"by number at the pod's address": {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "/x?y=z"}, ips: []string{host}},
-		"by the port's name":             {get: corev1.HTTPGetAction{Port: intstr.FromString("web")}, ips: []string{host}},
-		"at a host of its own":           {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Host: host}},
-		"on the node's network":          {get: corev1.HTTPGetAction{Port: intstr.FromInt(port)}, pod: onHost},
-		"redirected elsewhere":           {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "/away"}, ips: []string{host}},
-		"redirected for ever":            {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "/round"}, ips: []string{host}, want: "10 redirects"},
-		"no such port":                   {get: corev1.HTTPGetAction{Port: intstr.FromString("other")}, ips: []string{host}, want: `no port named "other"`},
-		"no address":                     {get: corev1.HTTPGetAction{Port: intstr.FromInt(port)}, want: "no address"},
-		"no listener":                    {get: corev1.HTTPGetAction{Port: intstr.FromInt(1)}, ips: []string{host}, want: "refused"},
-		"HTTPS hook, HTTP server":        {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Scheme: corev1.URISchemeHTTPS}, ips: []string{host}},
+		"by number at the pod's address": {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "/x?y=z"},
+			ips: []string{host}},
+		"by the port's name":    {get: corev1.HTTPGetAction{Port: intstr.FromString("web")}, ips: []string{host}},
+		"at a host of its own":  {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Host: host}},
+		"on the node's network": {get: corev1.HTTPGetAction{Port: intstr.FromInt(port)}, pod: onHost},
+		"redirected elsewhere": {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "/away"},
+			ips: []string{host}},
+		"redirected for ever": {get: corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "/round"},
+			ips: []string{host}, want: "10 redirects"},
+		"no such port": {get: corev1.HTTPGetAction{Port: intstr.FromString("other")}, ips: []string{host},
+			want: `no port named "other"`},
+		"no address": {get: corev1.HTTPGetAction{Port: intstr.FromInt(port)}, want: "no address"},
+		"no listener": {get: corev1.HTTPGetAction{Port: intstr.FromInt(1)}, ips: []string{host},
+			want: "refused"},
+		"HTTPS hook, HTTP server": {get: corev1.HTTPGetAction{Port: intstr.FromInt(port),
+			Scheme: corev1.URISchemeHTTPS}, ips: []string{host}},
 	} {
 		if row.pod == nil {
 			row.pod = &corev1.Pod{}
@@ -171,7 +179,8 @@ func TestHTTPGet(t *testing.T) {
 		{Name: "user-agent", Value: "me"},
 	}
 	get := &corev1.HTTPGetAction{Port: intstr.FromInt(port), Path: "p?q=r", HTTPHeaders: headers}
-	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil {
+	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "",
+		[]string{host}); err != nil {
 		t.Fatal(err)
 	}
 	q := seen[0]
@@ -181,7 +190,8 @@ func TestHTTPGet(t *testing.T) {
 		t.Errorf("%s %s %s %v", q.Method, q.Host, q.URL, q.Header)
 	}
 	get.HTTPHeaders = nil
-	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil ||
+	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "",
+		[]string{host}); err != nil ||
 		seen[1].UserAgent() != "kube-lifecycle/1.37" {
 		t.Errorf("got user agent %q, error %v", seen[1].UserAgent(), err)
 	}
@@ -199,7 +209,8 @@ func TestHTTPGet(t *testing.T) {
 	get.Scheme, get.HTTPHeaders = "", nil
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Run(ctx, &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); plan.KindOf(err) != plan.Canceled {
+	if err := r.Run(ctx, &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "",
+		[]string{host}); plan.KindOf(err) != plan.Canceled {
 		t.Errorf("canceled: %v", err)
 	}
 }

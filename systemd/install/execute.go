@@ -92,7 +92,8 @@ func (d *Executor) removeEmpty(path string) error {
 		return err
 	}
 	if len(inside) > 0 {
-		d.Skipped = append(d.Skipped, fmt.Sprintf("%s: contains %s, which does not belong to berth", path, inside[0].Name()))
+		d.Skipped = append(d.Skipped, fmt.Sprintf("%s: contains %s, which does not belong to berth", path,
+			inside[0].Name()))
 		return nil
 	}
 	return os.Remove(path)

@@ -17,7 +17,8 @@ import (
 
 func berth(dir string) Spec {
 	return Spec{
-		Name: "berth", Source: "/root/berth", Unit: "[Service]\nExecStart=/usr/bin/berth run\n", Config: "# all defaults\n",
+		Name: "berth", Source: "/root/berth", Unit: "[Service]\nExecStart=/usr/bin/berth run\n",
+		Config:     "# all defaults\n",
 		ConfigFile: filepath.Join(dir, "etc/berth/config.yaml"),
 		Dirs:       []Dir{{filepath.Join(dir, "etc/berth"), 0o755}, {filepath.Join(dir, "etc/berth/pods"), 0o700}},
 		Layout:     Layout{Programs: filepath.Join(dir, "bin"), Units: filepath.Join(dir, "units")},
@@ -43,20 +44,42 @@ func TestPlan(t *testing.T) {
 		{"everything is installed and started on a new host", func(s *HostState) {
 			*s = HostState{MissingDirs: []string{"/h/etc/berth", "/h/etc/berth/pods"}, ExtraUnits: make([]UnitState, 1)}
 		}, []string{
-			"create directory /h/etc/berth (0755)", "create directory /h/etc/berth/pods (0700)", "copy /root/berth to /h/bin/berth",
-			"write /h/etc/berth/config.yaml", "write /h/units/berth.service", "write /h/units/berth-drain.service", "systemctl daemon-reload", "systemctl enable berth.service",
+			"create directory /h/etc/berth (0755)", "create directory /h/etc/berth/pods (0700)",
+			"copy /root/berth to /h/bin/berth",
+			"write /h/etc/berth/config.yaml", "write /h/units/berth.service", "write /h/units/berth-drain.service",
+			"systemctl daemon-reload", "systemctl enable berth.service",
 			"systemctl start berth.service", "systemctl enable --now berth-drain.service",
 		}},
-		{"a changed extra unit is reloaded without a restart", func(s *HostState) { s.ExtraUnits[0].Installed = false }, []string{"write /h/units/berth-drain.service", "systemctl daemon-reload"}},
-		{"a stopped extra unit is started", func(s *HostState) { s.ExtraUnits[0].Active = false }, []string{"systemctl enable --now berth-drain.service"}},
-		{"a changed program is replaced and restarted", func(s *HostState) { s.Program = false }, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
-		{"a changed unit is reloaded before the restart", func(s *HostState) { s.Unit = false }, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
-		{"an extra unit that systemd has not loaded is reloaded", func(s *HostState) { s.ExtraUnits[0].NeedsReload = true }, []string{"systemctl daemon-reload"}},
-		{"a replaced program that is not running yet is restarted", func(s *HostState) { s.ProgramReplaced = true }, []string{"systemctl restart berth.service"}},
-		{"a unit that systemd has not loaded is reloaded before the restart", func(s *HostState) { s.NeedsReload = true }, []string{"systemctl daemon-reload", "systemctl restart berth.service"}},
-		{"a stopped service is started", func(s *HostState) { s.Active = false }, []string{"systemctl start berth.service"}},
-		{"a stopped service is started but not restarted", func(s *HostState) { s.Active, s.Program, s.ProgramReplaced = false, false, true }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
-		{"a disabled service is enabled", func(s *HostState) { s.Enabled = false }, []string{"systemctl enable berth.service"}},
+		{"a changed extra unit is reloaded without a restart", func(s *HostState) {
+			s.ExtraUnits[0].Installed = false
+		}, []string{"write /h/units/berth-drain.service", "systemctl daemon-reload"}},
+		{"a stopped extra unit is started", func(s *HostState) {
+			s.ExtraUnits[0].Active = false
+		}, []string{"systemctl enable --now berth-drain.service"}},
+		{"a changed program is replaced and restarted", func(s *HostState) {
+			s.Program = false
+		}, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
+		{"a changed unit is reloaded before the restart", func(s *HostState) {
+			s.Unit = false
+		}, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
+		{"an extra unit that systemd has not loaded is reloaded", func(s *HostState) {
+			s.ExtraUnits[0].NeedsReload = true
+		}, []string{"systemctl daemon-reload"}},
+		{"a replaced program that is not running yet is restarted", func(s *HostState) {
+			s.ProgramReplaced = true
+		}, []string{"systemctl restart berth.service"}},
+		{"a unit that systemd has not loaded is reloaded before the restart", func(s *HostState) {
+			s.NeedsReload = true
+		}, []string{"systemctl daemon-reload", "systemctl restart berth.service"}},
+		{"a stopped service is started", func(s *HostState) {
+			s.Active = false
+		}, []string{"systemctl start berth.service"}},
+		{"a stopped service is started but not restarted", func(s *HostState) {
+			s.Active, s.Program, s.ProgramReplaced = false, false, true
+		}, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
+		{"a disabled service is enabled", func(s *HostState) {
+			s.Enabled = false
+		}, []string{"systemctl enable berth.service"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			state := all
@@ -70,7 +93,8 @@ func TestPlan(t *testing.T) {
 }
 
 func TestI1CorrectInstallationIsUnchanged(t *testing.T) {
-	if got := Plan(berth("/h"), HostState{Program: true, Unit: true, Config: true, Enabled: true, Active: true, ExtraUnits: []UnitState{{Installed: true, Enabled: true, Active: true}}}); len(got) > 0 {
+	if got := Plan(berth("/h"), HostState{Program: true, Unit: true, Config: true, Enabled: true, Active: true,
+		ExtraUnits: []UnitState{{Installed: true, Enabled: true, Active: true}}}); len(got) > 0 {
 		t.Errorf("steps %q", sentences(got))
 	}
 	w := installed(t)
@@ -203,7 +227,9 @@ func TestPlanRemovalRemovesProgramLast(t *testing.T) {
 		BeforeRemove: []Step{{Kind: Custom, Description: "end all pods"}},
 	}
 	got := sentences(
-		PlanRemoval(l, HostState{Active: true, ExtraUnits: make([]UnitState, 1)}, func(p string) bool { return there[p] }),
+		PlanRemoval(l, HostState{Active: true, ExtraUnits: make([]UnitState, 1)}, func(p string) bool {
+			return there[p]
+		}),
 	)
 	want := []string{
 		"systemctl disable --now berth-drain.service",

@@ -148,7 +148,8 @@ func Plan(w Spec, state HostState) []Step {
 		reload = reload || state.ExtraUnits[i].NeedsReload
 		if !state.ExtraUnits[i].Installed {
 			reload = true
-			steps = append(steps, Step{Kind: WriteFile, Path: w.fileOf(u.Name), Content: w.textOf(u.Content), Mode: 0o644})
+			steps = append(steps, Step{Kind: WriteFile, Path: w.fileOf(u.Name), Content: w.textOf(u.Content),
+				Mode: 0o644})
 		}
 	}
 	if reload {

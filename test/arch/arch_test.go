@@ -129,7 +129,8 @@ var pure = []string{
 
 // impure lists the packages that no pure package may import.
 var impure = []string{
-	"context", "io/fs", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "os", "os/exec", "os/signal", "runtime",
+	"context", "io/fs", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "os", "os/exec", "os/signal",
+	"runtime",
 	"sync", "sync/atomic", "syscall", "testing", "golang.org/x/sys/unix", "google.golang.org/grpc", "k8s.io/klog/v2",
 }
 

@@ -19,7 +19,8 @@ func TestBinarySizeAndLinkedModules(t *testing.T) {
 	dir := t.TempDir()
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		bin := filepath.Join(dir, arch)
-		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", flags, "-o", bin, "./cmd/berth")
+		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", flags, "-o", bin,
+			"./cmd/berth")
 		build.Dir = root
 		build.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 		if out, err := build.CombinedOutput(); err != nil {
@@ -47,7 +48,8 @@ func linkFlags(t *testing.T, version string) string {
 	}
 	for line := range strings.Lines(string(text)) {
 		if flags, ok := strings.CutPrefix(line, "LDFLAGS := "); ok {
-			values := strings.NewReplacer("$(VERSION)", version, "$(COMMIT)", "abc1234", "$(DATE)", "2026-01-02T03:04:05Z")
+			values := strings.NewReplacer("$(VERSION)", version, "$(COMMIT)", "abc1234", "$(DATE)",
+				"2026-01-02T03:04:05Z")
 			return values.Replace(strings.TrimSpace(flags))
 		}
 	}

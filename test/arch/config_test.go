@@ -66,7 +66,8 @@ func TestEveryConfigFieldIsRead(t *testing.T) {
 func readers(all []source) (out []string) {
 	for _, s := range all {
 		for _, im := range s.file.Imports {
-			if im.Path.Value == `"berth/`+configPackage+`"` && path.Dir(s.pkg) != "test" && !slices.Contains(out, s.pkg) {
+			if im.Path.Value == `"berth/`+configPackage+`"` && path.Dir(s.pkg) != "test" &&
+				!slices.Contains(out, s.pkg) {
 				out = append(out, s.pkg)
 			}
 		}

@@ -33,7 +33,8 @@ func (b *bench) newBaseline(ctx context.Context) (*baseline, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := b.host.Image.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}})
+	st, err := b.host.Image.ImageStatus(ctx,
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}})
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +142,8 @@ func (x *baseline) removeAll(ctx context.Context) (time.Duration, error) {
 
 func (x *baseline) removePod(ctx context.Context, id string) error {
 	r := x.b.host.Runtime
-	list, err := r.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
+	list, err := r.ListContainers(ctx,
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,8 @@ func (s *controlServer) ready(ctx context.Context) bool {
 			return false
 		}
 		c.QPS = -1
-		c.ContentConfig = restclient.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf}
+		c.ContentConfig = restclient.ContentConfig{ContentType: runtime.ContentTypeProtobuf,
+			AcceptContentTypes: runtime.ContentTypeProtobuf}
 		if s.client, err = kubernetes.NewForConfig(c); err != nil {
 			return false
 		}
@@ -175,18 +176,22 @@ const (
 func (s *controlServer) load(ctx context.Context) error {
 	for i := range loadNodes {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
-		n.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("64"), "memory": resource.MustParse("256Gi"), "pods": resource.MustParse("200")}
+		n.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("64"), "memory": resource.MustParse("256Gi"),
+			"pods": resource.MustParse("200")}
 		n.Status.Allocatable = n.Status.Capacity
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+			LastHeartbeatTime: metav1.Now()}}
 		if _, err := s.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
 	return s.parallel(ctx, loadPods, func(ctx context.Context, i int) error {
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Labels: map[string]string{"app": "load", "n": strconv.Itoa(i % 20)}},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Labels: map[string]string{"app": "load",
+				"n": strconv.Itoa(i % 20)}},
 			Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%loadNodes), Containers: []corev1.Container{{
-				Name: "main", Image: "example.com/load:1", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}},
+				Name: "main", Image: "example.com/load:1",
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}},
 			}}},
 		}
 		created, err := s.client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
@@ -217,7 +222,8 @@ func (s *controlServer) renewLeases(ctx context.Context) error {
 					RenewTime: &now},
 			}, metav1.CreateOptions{})
 		} else {
-			_, err = leases.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, now.UTC().Format(metav1.RFC3339Micro)), metav1.PatchOptions{})
+			_, err = leases.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`,
+				now.UTC().Format(metav1.RFC3339Micro)), metav1.PatchOptions{})
 			_ = pause(ctx, time.Second)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -258,7 +264,8 @@ func (b *bench) controlCreates(ctx context.Context) (err error) {
 	const n = 5000
 	start := time.Now()
 	err = s.parallel(ctx, n, func(ctx context.Context, i int) error {
-		c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c-%d", i)}, Data: map[string]string{"a": "b"}}
+		c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c-%d", i)},
+			Data: map[string]string{"a": "b"}}
 		_, err := s.client.CoreV1().ConfigMaps("default").Create(ctx, c, metav1.CreateOptions{})
 		return err
 	})

@@ -64,7 +64,8 @@ func (b *bench) controlWatch(ctx context.Context) (err error) {
 // createAndObserve creates a ConfigMap and waits for its watch event.
 func (s *controlServer) createAndObserve(w watch.Interface) func(context.Context, int) (time.Time, error) {
 	return func(ctx context.Context, i int) (time.Time, error) {
-		c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("t-%d", i), Labels: map[string]string{"timed": "yes"}}}
+		c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("t-%d", i),
+			Labels: map[string]string{"timed": "yes"}}}
 		failed := make(chan error, 1)
 		go func() {
 			_, err := s.client.CoreV1().ConfigMaps("default").Create(ctx, c, metav1.CreateOptions{})
@@ -91,7 +92,8 @@ const keyPrefix = "/bench/"
 
 func openEtcd(ctx context.Context, dir string) (_ *etcdBaseline, err error) {
 	o := &etcdBaseline{}
-	if o.client, err = clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(dir, "etcd", "client.sock")}, DialTimeout: time.Minute}); err != nil {
+	if o.client, err = clientv3.New(clientv3.Config{Endpoints: []string{"unix://" +
+		filepath.Join(dir, "etcd", "client.sock")}, DialTimeout: time.Minute}); err != nil {
 		return nil, err
 	}
 	o.events = o.client.Watch(ctx, keyPrefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify())

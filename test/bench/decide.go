@@ -17,7 +17,8 @@ func (b *bench) decide(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.add("one decision, a steady pod of 20 containers, median", fmt.Sprintf("%.1f µs", float64(took)/1e3), "-", "", "<= 50 µs")
+	b.add("one decision, a steady pod of 20 containers, median", fmt.Sprintf("%.1f µs", float64(took)/1e3), "-", "",
+		"<= 50 µs")
 	return nil
 }
 
@@ -37,7 +38,8 @@ func benchmark(ctx context.Context, name, pkg string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+name+"$", "-count", strconv.Itoa(*rounds), pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^"+name+"$", "-count", strconv.Itoa(*rounds),
+		pkg)
 	cmd.Dir = repo
 	out, err := cmd.CombinedOutput()
 	if err != nil {

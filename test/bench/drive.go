@@ -30,7 +30,8 @@ func (b *bench) newPods(ctx context.Context) (*pods, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	p := &pods{b: b, client: client, events: make(chan nodeapi.PodEvent, 4096), cancel: cancel, done: make(chan error, 1)}
+	p := &pods{b: b, client: client, events: make(chan nodeapi.PodEvent, 4096), cancel: cancel,
+		done: make(chan error, 1)}
 	go func() {
 		p.done <- client.WatchPods(ctx, nodeapi.PodsRequest{}, func(e nodeapi.PodEvent) error {
 			p.events <- e

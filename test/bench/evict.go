@@ -48,7 +48,8 @@ func (b *bench) eviction(ctx context.Context) (err error) {
 	for i := range *rounds {
 		name := fmt.Sprintf("hog-%d", i)
 		// A pod with a memory request is admitted while the pressure of the previous round lasts.
-		text := strings.Replace(manifest(name, "on-term", "0s", ",", "alloc", "200", ",", "sleep", "1h"), "]}\n", "], resources: {requests: {memory: 8Mi}}}\n", 1)
+		text := strings.Replace(manifest(name, "on-term", "0s", ",", "alloc", "200", ",", "sleep", "1h"), "]}\n",
+			"], resources: {requests: {memory: 8Mi}}}\n", 1)
 		if err := p.writeManifest(name, text); err != nil {
 			return err
 		}
@@ -68,7 +69,8 @@ func (b *bench) eviction(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	b.add("node short of memory -> first SIGTERM, median / worst", ms(median(took))+" / "+ms(quantile(took, 1)), "-", "", "reported")
+	b.add("node short of memory -> first SIGTERM, median / worst", ms(median(took))+" / "+ms(quantile(took, 1)), "-",
+		"", "reported")
 	return nil
 }
 

@@ -149,7 +149,9 @@ func (b *bench) burst(ctx context.Context) error {
 	var start, startLimit, end, endLimit []time.Duration
 	var agentTimes, limit cpuTimes
 	for i := range *rounds {
-		took, err := limit.in(b, func() (time.Duration, error) { return x.burst(ctx, *burst, 8, "ignore-term", ",", "sleep", "1h") })
+		took, err := limit.in(b, func() (time.Duration, error) {
+			return x.burst(ctx, *burst, 8, "ignore-term", ",", "sleep", "1h")
+		})
 		if err != nil {
 			return err
 		}
@@ -179,7 +181,8 @@ func (b *bench) burst(ctx context.Context) error {
 		}
 		end = append(end, took)
 	}
-	b.add(fmt.Sprintf("%d pods at once, last Running, median of %d", *burst, *rounds), ms(median(start)), ms(median(startLimit)), ratio(median(start), median(startLimit)), "<= 1.10 x")
+	b.add(fmt.Sprintf("%d pods at once, last Running, median of %d", *burst, *rounds), ms(median(start)),
+		ms(median(startLimit)), ratio(median(start), median(startLimit)), "<= 1.10 x")
 	of := "of it: CPU of "
 	b.add(of+"the agent, mean", ms(mean(agentTimes.agent)), "0", "", "")
 	b.add(of+"containerd's own process, mean", ms(mean(agentTimes.daemon)), ms(mean(limit.daemon)),
@@ -411,7 +414,8 @@ func (b *bench) watchStops(ctx context.Context) (at <-chan time.Time, stop func(
 		stream, err := b.host.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 		for err == nil {
 			var e *runtimeapi.ContainerEventResponse
-			if e, err = stream.Recv(); err == nil && e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+			if e, err = stream.Recv(); err == nil &&
+				e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
 				select {
 				case out <- time.Now():
 				case <-ctx.Done():
@@ -424,17 +428,19 @@ func (b *bench) watchStops(ctx context.Context) (at <-chan time.Time, stop func(
 
 // pidOf returns the process ID of a pod's only running container.
 func (b *bench) pidOf(ctx context.Context, pod string) (int, error) {
-	list, err := b.host.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		LabelSelector: map[string]string{"io.kubernetes.pod.name": pod},
-		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-	}})
+	list, err := b.host.Runtime.ListContainers(ctx,
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			LabelSelector: map[string]string{"io.kubernetes.pod.name": pod},
+			State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		}})
 	if err != nil {
 		return 0, err
 	}
 	if len(list.Containers) != 1 {
 		return 0, fmt.Errorf("got %d running containers of pod %s, want 1", len(list.Containers), pod)
 	}
-	st, err := b.host.Runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: list.Containers[0].Id, Verbose: true})
+	st, err := b.host.Runtime.ContainerStatus(ctx,
+		&runtimeapi.ContainerStatusRequest{ContainerId: list.Containers[0].Id, Verbose: true})
 	if err != nil {
 		return 0, err
 	}
@@ -454,8 +460,10 @@ func (b *bench) configMap(ctx context.Context) error {
 	}
 	defer p.close()
 	text := func(value string) string {
-		pod := strings.Replace(manifest("p000", "sleep", "1h"), "]}\n", "], volumeMounts: [{name: v, mountPath: /v}]}\n", 1)
-		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm}\ndata: {key: " + value + "}\n---\n" + pod + "  volumes: [{name: v, configMap: {name: cm}}]\n"
+		pod := strings.Replace(manifest("p000", "sleep", "1h"), "]}\n",
+			"], volumeMounts: [{name: v, mountPath: /v}]}\n", 1)
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm}\ndata: {key: " + value + "}\n---\n" + pod +
+			"  volumes: [{name: v, configMap: {name: cm}}]\n"
 	}
 	if err := p.writeManifest("p000", text("v0")); err != nil {
 		return err

@@ -74,7 +74,8 @@ func run(ctx context.Context) (err error) {
 		{"exit", b.exits}, {"configmap", b.configMap},
 		{"pair-warm", b.withPair(b.pairWarm)}, {"pair-burst", b.withPair(b.pairBurst)},
 		{"pair-configmap", b.withPair(b.pairConfigMap)}, {"pair-memory", b.withPair(b.pairMemory)},
-		{"probes-speed", b.probesSpeed}, {"probes-http", b.probesHTTP}, {"probes-exec", b.probesExec}, {"eviction", b.eviction},
+		{"probes-speed", b.probesSpeed}, {"probes-http", b.probesHTTP}, {"probes-exec", b.probesExec},
+		{"eviction", b.eviction},
 	}); err != nil {
 		return err
 	}
@@ -83,7 +84,8 @@ func run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := take(ctx, append(control, figure{"decide", b.decide}, figure{"eviction-decide", b.evictionDecide})); err != nil {
+	if err := take(ctx, append(control, figure{"decide", b.decide},
+		figure{"eviction-decide", b.evictionDecide})); err != nil {
 		return err
 	}
 	return b.print()
@@ -162,7 +164,8 @@ func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (
 // print prints the table and the missed goals.
 func (b *bench) print() error {
 	summary, failed := markMissed(b.rows)
-	fmt.Printf("\nberth bench, %s, %d CPUs, %s, containerd %s\n\n", time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), runtime.GOARCH, *version)
+	fmt.Printf("\nberth bench, %s, %d CPUs, %s, containerd %s\n\n", time.Now().UTC().Format("2006-01-02"),
+		runtime.NumCPU(), runtime.GOARCH, *version)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "FIGURE\tBERTH\tBARE CRI\tRATIO\tGOAL")
 	for _, r := range b.rows {

@@ -75,7 +75,9 @@ func (p *pair) watch(ctx context.Context) (watch.Interface, error) {
 		return nil, err
 	}
 	return watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return pods.Watch(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return pods.Watch(ctx, o)
+		},
 	})
 }
 
@@ -245,7 +247,8 @@ func (p *pair) burst(ctx context.Context, from, to int, args ...string) (podTime
 // deleteBurst deletes the first n pods and waits until they are deleted.
 func (p *pair) deleteBurst(ctx context.Context, n int) error {
 	for i := range n {
-		if err := p.kube.CoreV1().Pods("default").Delete(ctx, fmt.Sprintf("p%03d", i), metav1.DeleteOptions{}); err != nil {
+		if err := p.kube.CoreV1().Pods("default").Delete(ctx, fmt.Sprintf("p%03d", i),
+			metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}

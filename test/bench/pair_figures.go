@@ -146,7 +146,8 @@ func (b *bench) pairMemory(ctx context.Context, p *pair) error {
 			return err
 		}
 		b.add(fmt.Sprintf("resident memory, agent joined, %d pods", have), mib(agent), "-", "", step.goal)
-		b.add(fmt.Sprintf("resident memory of berth-control, one node, %d pods", have), mib(server), "-", "", "<= 120 MiB")
+		b.add(fmt.Sprintf("resident memory of berth-control, one node, %d pods", have), mib(server), "-", "",
+			"<= 120 MiB")
 	}
 	return p.deleteBurst(ctx, have)
 }
@@ -160,7 +161,8 @@ func (b *bench) pairConfigMap(ctx context.Context, p *pair) error {
 		return err
 	}
 	pod := newPod("p000", "sleep", "1h")
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}}}
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	pod, err := p.kube.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {

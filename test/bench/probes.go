@@ -40,14 +40,15 @@ func (b *bench) newProbeTarget(ctx context.Context) (*probeTarget, error) {
 		return nil, err
 	}
 	s := &probeTarget{addr: l.Addr().String(), requests: map[string][]time.Time{}, done: make(chan error, 1)}
-	s.server = &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.requests[r.URL.Path] = append(s.requests[r.URL.Path], time.Now())
-		if s.answer != nil {
-			w.WriteHeader(s.answer(r.URL.Path, s.requests[r.URL.Path][0]))
-		}
-	})}
+	s.server = &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.requests[r.URL.Path] = append(s.requests[r.URL.Path], time.Now())
+			if s.answer != nil {
+				w.WriteHeader(s.answer(r.URL.Path, s.requests[r.URL.Path][0]))
+			}
+		})}
 	go func() { s.done <- s.server.Serve(l) }() // close receives the result
 	return s, nil
 }
@@ -75,7 +76,8 @@ func sleepContainer(name, more string) string {
 }
 
 func podManifest(name, containers string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 0\n  containers:\n%s", name, containers)
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 0\n "+
+		"containers:\n%s", name, containers)
 }
 
 func ready(e nodeapi.PodEvent) bool { return readyStatus(e) == corev1.ConditionTrue }
@@ -138,7 +140,8 @@ func (b *bench) probesHTTP(ctx context.Context) error {
 	b.add("500 HTTP probes/s: run per second", fmt.Sprintf("%.1f", float64(runs)/took.Seconds()), "500", "", ">= 499")
 	b.add("500 HTTP probes/s: periods without a probe", fmt.Sprint(missed), "0", "", "<= 0")
 	b.add("500 HTTP probes/s: deviation from the period, p99", ms(quantile(late, 0.99)), "0", "", "")
-	b.add("500 HTTP probes/s: CPU of the agent", fmt.Sprintf("%.1f %%", 100*(after-before).Seconds()/took.Seconds()), "0", "", "reported")
+	b.add("500 HTTP probes/s: CPU of the agent", fmt.Sprintf("%.1f %%", 100*(after-before).Seconds()/took.Seconds()),
+		"0", "", "reported")
 	for i := range podCount {
 		if err := p.remove(fmt.Sprintf("http%d", i)); err != nil {
 			return err
@@ -183,7 +186,8 @@ func (b *bench) probesExec(ctx context.Context) error {
 		var cs strings.Builder
 		for j := range containers {
 			const probe = "{exec: {command: [/bin/testbox, exit]}, periodSeconds: 1, timeoutSeconds: 30}"
-			fmt.Fprintf(&cs, "  - {name: c%d, image: %q, args: [sleep, 1h], readinessProbe: %s, livenessProbe: %s}\n", j, images.TestboxRef, probe, probe)
+			fmt.Fprintf(&cs, "  - {name: c%d, image: %q, args: [sleep, 1h], readinessProbe: %s, livenessProbe: %s}\n",
+				j, images.TestboxRef, probe, probe)
 		}
 		if err := p.writeManifest(fmt.Sprintf("exec%d", i), podManifest(fmt.Sprintf("exec%d", i),
 			cs.String())); err != nil {
@@ -307,7 +311,8 @@ func (b *bench) execs(ctx context.Context, width int) (float64, error) {
 		wg.Go(func() {
 			for time.Since(start) < execSlice {
 				id := list.Containers[int(n.Add(1))%len(list.Containers)].Id
-				_, err := b.host.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"/bin/testbox", "exit"}, Timeout: 30})
+				_, err := b.host.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id,
+					Cmd: []string{"/bin/testbox", "exit"}, Timeout: 30})
 				if err != nil {
 					errs <- err
 					return

@@ -42,7 +42,8 @@ func TestMissedGoalIsMarked(t *testing.T) {
 	if s, err := markMissed(rows[:1]); err != nil || s != "All 1 goals are met." {
 		t.Errorf("summary of one row: got %s, %v", s, err)
 	}
-	for _, r := range []row{{"unit", "1.0 s", "-", "", "<= 1500 ms"}, {"no ratio", "1.0 ms", "-", "", "<= 1.10 x"}, {"text", "much", "-", "", "<= 1 %"}} {
+	for _, r := range []row{{"unit", "1.0 s", "-", "", "<= 1500 ms"}, {"no ratio", "1.0 ms", "-", "", "<= 1.10 x"},
+		{"text", "much", "-", "", "<= 1 %"}} {
 		if _, err := r.missed(); err == nil {
 			t.Errorf("%s: comparison of %s with %s succeeds, want an error", r.what, r.got, r.goal)
 		}
@@ -51,7 +52,8 @@ func TestMissedGoalIsMarked(t *testing.T) {
 
 func TestBenchmarkTimesAreParsed(t *testing.T) {
 	t.Parallel()
-	took, err := perOp("goos: linux\nBenchmarkDecide20-2   \t   32421\t     37012 ns/op\t   24792 B/op\nBenchmarkDecide20 \t 100\t 812.5 ns/op\nPASS\n")
+	took, err := perOp("goos: linux\nBenchmarkDecide20-2   \t   32421\t     37012 ns/op\t   24792 " +
+		"B/op\nBenchmarkDecide20 \t 100\t 812.5 ns/op\nPASS\n")
 	if err != nil || len(took) != 2 || took[0] != 37012 || took[1] != 812 {
 		t.Errorf("got %v, %v; want 37012 and 812", took, err)
 	}

@@ -17,14 +17,18 @@ func startBerthControl(ctx context.Context, p *programs, dir string, flags ...st
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	pl := &controlPlane{kubectl: p.kubectl, kubeconfig: filepath.Join(data, "admin.kubeconfig"), server: fmt.Sprintf("https://127.0.0.1:%d", port), dir: dir}
-	if err := pl.start(ctx, "berth-control", p.control, append([]string{"serve", "--data-dir", data, "--listen", fmt.Sprintf("127.0.0.1:%d", port)}, flags...)...); err != nil {
+	pl := &controlPlane{kubectl: p.kubectl, kubeconfig: filepath.Join(data, "admin.kubeconfig"),
+		server: fmt.Sprintf("https://127.0.0.1:%d", port), dir: dir}
+	if err := pl.start(ctx, "berth-control", p.control,
+		append([]string{"serve", "--data-dir", data, "--listen", fmt.Sprintf("127.0.0.1:%d", port)},
+			flags...)...); err != nil {
 		return pl, err
 	}
 	if err := pl.ready(ctx, "berth-control to be ready", "ok", "get", "--raw", "/readyz"); err != nil {
 		return pl, err
 	}
-	line, err := exec.CommandContext(ctx, p.control, "token", "create", "--kubeconfig", pl.kubeconfig, "--server", pl.server).Output()
+	line, err := exec.CommandContext(ctx, p.control, "token", "create", "--kubeconfig", pl.kubeconfig, "--server",
+		pl.server).Output()
 	if err != nil {
 		return pl, fmt.Errorf("berth-control token create: %w", err)
 	}

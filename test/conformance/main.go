@@ -99,7 +99,8 @@ func run(ctx context.Context, server, focus, logs string) (err error) {
 }
 
 // runAgainst runs the tests against one control plane with one joined node.
-func runAgainst(ctx context.Context, name string, p *programs, registry *images.Registry, focus, dir string) (all results, err error) {
+func runAgainst(ctx context.Context, name string, p *programs, registry *images.Registry, focus,
+	dir string) (all results, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}

@@ -36,10 +36,14 @@ func startMixed(ctx context.Context, p *programs, dir string) (*controlPlane, er
 		}
 	}
 	key := func(name string) string { return filepath.Join(dir, "data", "pki", name) }
-	if err := pl.start(ctx, "kube-controller-manager", p.of("kube-controller-manager"), "--kubeconfig", pl.kubeconfig, "--secure-port", fmt.Sprint(ports[0]),
-		"--root-ca-file", key("ca.crt"), "--service-account-private-key-file", key("service-account.key"), "--allocate-node-cidrs", "--cluster-cidr", "10.42.0.0/16", "--leader-elect=false",
-		"--flex-volume-plugin-dir", filepath.Join(dir, "flexvolumes"), "--controllers", "*,"+excludedControllers); err != nil {
+	if err := pl.start(ctx, "kube-controller-manager", p.of("kube-controller-manager"), "--kubeconfig", pl.kubeconfig,
+		"--secure-port", fmt.Sprint(ports[0]),
+		"--root-ca-file", key("ca.crt"), "--service-account-private-key-file", key("service-account.key"),
+		"--allocate-node-cidrs", "--cluster-cidr", "10.42.0.0/16", "--leader-elect=false",
+		"--flex-volume-plugin-dir", filepath.Join(dir, "flexvolumes"), "--controllers",
+		"*,"+excludedControllers); err != nil {
 		return pl, err
 	}
-	return pl, pl.start(ctx, "kube-scheduler", p.of("kube-scheduler"), "--kubeconfig", pl.kubeconfig, "--secure-port", fmt.Sprint(ports[1]), "--leader-elect=false")
+	return pl, pl.start(ctx, "kube-scheduler", p.of("kube-scheduler"), "--kubeconfig", pl.kubeconfig, "--secure-port",
+		fmt.Sprint(ports[1]), "--leader-elect=false")
 }

@@ -60,20 +60,25 @@ func join(ctx context.Context, p *programs, pl *controlPlane, registry *images.R
 	if err != nil {
 		return nil, err
 	}
-	files := []string{"--kubeconfig", filepath.Join(config, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(config, "bootstrap.kubeconfig")}
+	files := []string{"--kubeconfig", filepath.Join(config, "kubeconfig"), "--bootstrap-kubeconfig",
+		filepath.Join(config, "bootstrap.kubeconfig")}
 	args := slices.Concat([]string{"join"}, pl.join, files, []string{"--config", filepath.Join(config, "join.yaml")})
 	if out, err := exec.CommandContext(ctx, p.berth, args...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("berth join: %w: %s", err, out)
 	}
 	// The tests of RuntimeClass use this handler name.
-	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, CNI: true, Handlers: []string{"test-handler"}, Registries: toml})
+	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, CNI: true, Handlers: []string{"test-handler"},
+		Registries: toml})
 	if err != nil {
 		return nil, err
 	}
 	n := &node{host: h, log: filepath.Join(dir, "berth.log")}
-	n.agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{Binary: p.berth, Host: h, NodeName: nodeName, ExtraArgs: files, Config: map[string]any{
-		"serverTLSBootstrap": true, "authentication": map[string]any{"x509": map[string]any{"clientCAFile": filepath.Join(config, "ca.crt")}},
-	}})
+	n.agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{Binary: p.berth, Host: h, NodeName: nodeName,
+		ExtraArgs: files, Config: map[string]any{
+			"serverTLSBootstrap": true,
+			"authentication": map[string]any{"x509": map[string]any{"clientCAFile": filepath.Join(config,
+				"ca.crt")}},
+		}})
 	if err == nil {
 		err = n.waitReady(ctx, pl)
 	}

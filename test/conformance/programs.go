@@ -21,7 +21,8 @@ func (p *programs) of(name string) string { return filepath.Join(p.upstream, nam
 
 // suite runs the test program. The test program leaves temporary files: they are in a directory below dir that
 // is removed when it has exited.
-func (p *programs) suite(ctx context.Context, dir string, run func(*exec.Cmd) ([]byte, error), args ...string) (out []byte, err error) {
+func (p *programs) suite(ctx context.Context, dir string, run func(*exec.Cmd) ([]byte, error),
+	args ...string) (out []byte, err error) {
 	temp, err := os.MkdirTemp(dir, "tmp-")
 	if err != nil {
 		return nil, err
@@ -35,8 +36,10 @@ func (p *programs) suite(ctx context.Context, dir string, run func(*exec.Cmd) ([
 // packages maps program names to packages of Kubernetes and etcd.
 var packages = map[string]string{
 	"etcd": "go.etcd.io/etcd/server/v3", "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-	"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager", "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
-	"agnhost": "k8s.io/kubernetes/test/images/agnhost", "nonewprivs": "k8s.io/kubernetes/test/images/nonewprivs",
+	"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+	"kube-scheduler":          "k8s.io/kubernetes/cmd/kube-scheduler",
+	"agnhost":                 "k8s.io/kubernetes/test/images/agnhost",
+	"nonewprivs":              "k8s.io/kubernetes/test/images/nonewprivs",
 }
 
 // suite is the name of the test program.
@@ -72,11 +75,13 @@ func buildUpstream(ctx context.Context) (dir string, err error) {
 	}
 	return hosts.Cached("conformance", key, func(dir string) error {
 		for name, pkg := range packages {
-			if err := goTool(ctx, module, "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), pkg); err != nil {
+			if err := goTool(ctx, module, "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, name),
+				pkg); err != nil {
 				return err
 			}
 		}
-		return goTool(ctx, module, "test", "-c", "-vet=off", "-ldflags", "-s -w", "-o", filepath.Join(dir, suite), "k8s.io/kubernetes/test/e2e")
+		return goTool(ctx, module, "test", "-c", "-vet=off", "-ldflags", "-s -w", "-o", filepath.Join(dir, suite),
+			"k8s.io/kubernetes/test/e2e")
 	})
 }
 

@@ -94,7 +94,8 @@ func (o testProcess) run(ctx context.Context, p *programs, pl *controlPlane, dir
 		return nil, err
 	}
 	defer log.Close()
-	args := []string{"--kubeconfig", pl.kubeconfig, "--provider", "skeleton", "--report-dir", dir, "--ginkgo.no-color", "--ginkgo.timeout", "90m",
+	args := []string{"--kubeconfig", pl.kubeconfig, "--provider", "skeleton", "--report-dir", dir, "--ginkgo.no-color",
+		"--ginkgo.timeout", "90m",
 		"--ginkgo.label-filter", o.labels, "--ginkgo.focus", o.focus}
 	if o.skip != "" {
 		args = append(args, "--ginkgo.skip", o.skip)

@@ -29,7 +29,8 @@ func TestReadReports(t *testing.T) {
 	}
 	var out strings.Builder
 	all.print(&out, "stock")
-	want := fmt.Sprintf("stock    %-22s   1 of   1 passed,     2 s\nstock    %-22s   0 of   1 passed,     1 s\n", "[sig-node]", "[sig-storage]") +
+	want := fmt.Sprintf("stock    %-22s   1 of   1 passed,     2 s\nstock    %-22s   0 of   1 passed,     1 s\n",
+		"[sig-node]", "[sig-storage]") +
 		"failed: [sig-storage] Secrets b [Conformance]\n  want x\n  got y\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)

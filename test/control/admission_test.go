@@ -73,8 +73,9 @@ func TestKubectlCreateToken(t *testing.T) {
 	if _, err := client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("listing pods without a role: %v", err)
 	}
-	if out, err := s.TryKubectl(t, "", "create", "token", "default", "--duration=5m"); err == nil || !strings.Contains(out,
-		"may not specify a duration less than 10 minutes") {
+	if out, err := s.TryKubectl(t, "", "create", "token", "default", "--duration=5m"); err == nil ||
+		!strings.Contains(out,
+			"may not specify a duration less than 10 minutes") {
 		t.Errorf("token with a lifetime of five minutes: %s", out)
 	}
 }
@@ -176,7 +177,8 @@ func TestQuotaScopeChange(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	for name, scope := range map[string]string{"running": "NotTerminating", "terminating": "Terminating"} {
-		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: %s}, spec: {scopes: [%s], hard: {pods: %d}}}`,
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: %s}, spec: {scopes: [%s], `+
+			`hard: {pods: %d}}}`,
 			name, scope, map[string]int{"running": 2, "terminating": 1}[name]))
 		waitForResult(t, "usage of a new quota", func() string {
 			return s.Kubectl(t, "get", "quota", name, "-o",
@@ -187,7 +189,8 @@ func TestQuotaScopeChange(t *testing.T) {
 		s.Apply(t, fmt.Sprintf(plainPod, name, s.Namespace))
 	}
 	deadline := func(pod string, seconds int) (string, error) {
-		return s.TryKubectl(t, "", "patch", "pod", pod, "-p", fmt.Sprintf(`{"spec": {"activeDeadlineSeconds": %d}}`, seconds))
+		return s.TryKubectl(t, "", "patch", "pod", pod, "-p", fmt.Sprintf(`{"spec": {"activeDeadlineSeconds": %d}}`,
+			seconds))
 	}
 	if out, err := deadline("a", 3600); err != nil {
 		t.Errorf("update within the quota was rejected: %s", out)
@@ -220,9 +223,10 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 		return errorOf(s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, c, metav1.CreateOptions{}))
 	}
 	pod := func(name string, limits corev1.ResourceList) (*corev1.Pod, error) {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "main", Image: "example/web", Resources: corev1.ResourceRequirements{Limits: limits},
-		}}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Name: "main", Image: "example/web", Resources: corev1.ResourceRequirements{Limits: limits},
+			}}}}
 		return s.Client.CoreV1().Pods(s.Namespace).Create(ctx, p, metav1.CreateOptions{})
 	}
 	if err := claim("early", "10Gi"); err != nil {
@@ -235,7 +239,8 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 		}
 		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.LimitRangeSpec{
 			Limits: []corev1.LimitRangeItem{
-				{Type: corev1.LimitTypeContainer, DefaultRequest: amount("100m"), Default: amount("300m"), Max: amount("2")},
+				{Type: corev1.LimitTypeContainer, DefaultRequest: amount("100m"), Default: amount("300m"),
+					Max: amount("2")},
 				{Type: corev1.LimitTypePersistentVolumeClaim, Min: corev1.ResourceList{
 					corev1.ResourceStorage: resource.MustParse("1Gi")},
 					Max: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
@@ -249,7 +254,8 @@ func TestLimitRangeAppliesImmediately(t *testing.T) {
 		}
 		resources := p.Spec.Containers[0].Resources
 		if resources.Requests.Cpu().String() != "100m" || resources.Limits.Cpu().String() != "300m" ||
-			p.Annotations["kubernetes.io/limit-ranger"] != "LimitRanger plugin set: cpu request for container main; cpu "+
+			p.Annotations["kubernetes.io/limit-ranger"] != "LimitRanger plugin set: cpu request for "+
+				"container main; cpu "+
 				"limit for container main" {
 			t.Errorf("new pod: got resources %v, annotations %v", resources, p.Annotations)
 		}

@@ -61,8 +61,9 @@ func runSuite(t *testing.T, s *Server) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			namespace := "suite-" + string(rune('a'+i))
-			_, err := s.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-				Name: namespace}}, metav1.CreateOptions{})
+			_, err := s.Client.CoreV1().Namespaces().Create(t.Context(),
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+					Name: namespace}}, metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -230,9 +231,11 @@ func testPut(t *testing.T, s *Server, namespace string) {
 		{"node.k8s.io", "runtimeclasses", "RuntimeClass", `"handler": "runc"`, true, true, false},
 		{"storage.k8s.io", "csidrivers", "CSIDriver", `"spec": {}`, true, false, false},
 		{"storage.k8s.io", "csinodes", "CSINode", `"spec": {"drivers": []}`, true, false, false},
-		{"storage.k8s.io", "csistoragecapacities", "CSIStorageCapacity", `"storageClassName": "fast"`, false, false, false},
+		{"storage.k8s.io", "csistoragecapacities", "CSIStorageCapacity", `"storageClassName": "fast"`, false, false,
+			false},
 		{"storage.k8s.io", "volumeattachments", "VolumeAttachment",
-			`"spec": {"attacher": "a.example", "nodeName": "n", "source": {"persistentVolumeName": "v"}}`, true, false, false},
+			`"spec": {"attacher": "a.example", "nodeName": "n", "source": {"persistentVolumeName": "v"}}`, true, false,
+			false},
 		{"storage.k8s.io", "storageclasses", "StorageClass", `"provisioner": "a.example"`, true, false, true},
 	} {
 		path, version := "/apis/"+r.group+"/v1/", r.group+"/v1"
@@ -244,7 +247,8 @@ func testPut(t *testing.T, s *Server, namespace string) {
 		}
 		path += r.resource
 		name := "put-" + namespace
-		body := []byte(`{"apiVersion": "` + version + `", "kind": "` + r.kind + `", "metadata": {"name": "` + name + `"}, ` +
+		body := []byte(`{"apiVersion": "` + version + `", "kind": "` + r.kind + `", "metadata": {"name": "` + name +
+			`"}, ` +
 			r.rest + `}`)
 		rest := s.Client.CoreV1().RESTClient()
 		put := func() error { return rest.Put().AbsPath(path, name).Body(body).Do(t.Context()).Error() }
@@ -257,7 +261,8 @@ func testPut(t *testing.T, s *Server, namespace string) {
 			}
 		}
 		err := put()
-		if required := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "metadata.resourceVersion"); r.replaces &&
+		if required := apierrors.IsInvalid(err) &&
+			strings.Contains(err.Error(), "metadata.resourceVersion"); r.replaces &&
 			err != nil || !r.replaces && !required {
 			t.Errorf("%s: PUT of an existing object: got %v, want replacement: %v", r.resource, err, r.replaces)
 		}
@@ -288,7 +293,8 @@ func testGeneration(t *testing.T, s *Server, namespace string) {
 		{"endpointslice", `{"endpoints": [{"addresses": ["192.0.2.1"]}]}`, "3"},
 	} {
 		s.Kubectl(t, "-n", namespace, "patch", c.kind, "g", "--type=merge", "-p", c.patch)
-		if got := s.Kubectl(t, "-n", namespace, "get", c.kind, "g", "-o", "jsonpath={.metadata.generation}"); got != c.want {
+		if got := s.Kubectl(t, "-n", namespace, "get", c.kind, "g", "-o",
+			"jsonpath={.metadata.generation}"); got != c.want {
 			t.Errorf("%s: after %s: got generation %s, want %s", c.kind, c.patch, got, c.want)
 		}
 	}
@@ -311,8 +317,9 @@ func testCSRConditions(t *testing.T, s *Server, namespace string) {
 	requests := s.Client.CertificatesV1().CertificateSigningRequests()
 	if _, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{
 		Name: name}, Spec: certificatesv1.CertificateSigningRequestSpec{
-		Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: "example.com/signer",
-		Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+		Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+		SignerName: "example.com/signer",
+		Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -321,16 +328,19 @@ func testCSRConditions(t *testing.T, s *Server, namespace string) {
 		{"status", `{"type": "Looked", "status": "True"}`, ""},
 		{"status", `{"type": "Looked", "status": "True"}, {"type": "Approved", "status": "True"}`,
 			`may not add a condition of type "Approved"`},
-		{"approval", `{"type": "Looked", "status": "Perhaps"}`, `status.conditions[0].status: Unsupported value: "Perhaps"`},
+		{"approval", `{"type": "Looked", "status": "Perhaps"}`,
+			`status.conditions[0].status: Unsupported value: "Perhaps"`},
 		{"approval", `{"type": "Approved", "status": "False"}`,
 			`status.conditions[0].status: Unsupported value: "False": supported values: "True"`},
-		{"approval", `{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}`, "mutually exclusive"},
+		{"approval", `{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}`,
+			"mutually exclusive"},
 		{"approval", `{"type": "Looked", "status": "True"}, {"type": "Looked", "status": "True"}`,
 			"status.conditions[1].type: Duplicate value"},
 		{"approval", `{"type": "Approved", "status": "True", "reason": "Known"}`, ""},
 		{"approval", ``, `may not remove a condition of type "Approved"`},
 		{"status", `{"type": "Looked", "status": "True"}`, `may not remove a condition of type "Approved"`},
-		{"status", `{"type": "Approved", "status": "True", "reason": "Other"}, {"type": "Failed", "status": "True"}`, ""},
+		{"status", `{"type": "Approved", "status": "True", "reason": "Other"}, {"type": "Failed", "status": "True"}`,
+			""},
 	} {
 		patch := []byte(`{"metadata": {"annotations": {"by": "` + c.subresource + `"}}, "status": {"conditions": [` +
 			c.conditions + `]}}`)
@@ -366,9 +376,11 @@ func testScaleFieldManager(t *testing.T, s *Server, namespace string) {
 		{"ReplicationController", "v1", "{app: owned}"},
 	} {
 		manifest := func(replicas string) string {
-			return "apiVersion: " + r.version + "\nkind: " + r.kind + "\nmetadata: {name: owned, namespace: " + namespace +
+			return "apiVersion: " + r.version + "\nkind: " + r.kind + "\nmetadata: {name: owned, namespace: " +
+				namespace +
 				"}\n" +
-				"spec: {" + replicas + "selector: " + r.selector + ", template: {metadata: {labels: {app: owned}}, spec: " +
+				"spec: {" + replicas + "selector: " + r.selector +
+				", template: {metadata: {labels: {app: owned}}, spec: " +
 				"{containers: [{name: main, image: example/web}]}}}\n"
 		}
 		replicas := func() string {
@@ -376,16 +388,19 @@ func testScaleFieldManager(t *testing.T, s *Server, namespace string) {
 		}
 		s.Apply(t, manifest("replicas: 2, "), "--server-side", "--field-manager=first")
 		s.Kubectl(t, "-n", namespace, "scale", r.kind, "owned", "--replicas=3")
-		out, err := s.TryKubectl(t, manifest("replicas: 2, "), "apply", "--server-side", "--field-manager=first", "-f", "-")
-		if err == nil || !strings.Contains(out, `conflict with "kubectl" with subresource "scale"`) || !strings.Contains(out,
-			".spec.replicas") {
+		out, err := s.TryKubectl(t, manifest("replicas: 2, "), "apply", "--server-side", "--field-manager=first", "-f",
+			"-")
+		if err == nil || !strings.Contains(out, `conflict with "kubectl" with subresource "scale"`) ||
+			!strings.Contains(out,
+				".spec.replicas") {
 			t.Errorf("%s: apply by the first manager: got %q, %v", r.kind, out, err)
 		}
 		s.Apply(t, manifest(""), "--server-side", "--field-manager=first")
 		if got := replicas(); got != "3" {
 			t.Errorf("%s: after removal of the field: got %s replicas, want 3", r.kind, got)
 		}
-		text := []byte(`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "owned"}, "spec": {"replicas": 1}}`)
+		text := []byte(`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "owned"}, "spec": ` +
+			`{"replicas": 1}}`)
 		at := []string{"apis", r.version, "namespaces", namespace, strings.ToLower(r.kind) + "s", "owned", "scale"}
 		if r.version == "v1" {
 			at[0] = "api"
@@ -518,7 +533,8 @@ func testSelectors(t *testing.T, s *Server, namespace string) {
 	for _, p := range []struct{ name, node, label string }{{"a", "n1", "x"}, {"b", "n2", "x"}, {"c", "n1", "y"}} {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{"l": p.label}},
-			Spec:       corev1.PodSpec{NodeName: p.node, Containers: []corev1.Container{{Name: "main", Image: "example/web"}}},
+			Spec: corev1.PodSpec{NodeName: p.node,
+				Containers: []corev1.Container{{Name: "main", Image: "example/web"}}},
 		}
 		if _, err := s.Client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -604,8 +620,10 @@ func testPreconditions(t *testing.T, s *Server, namespace string) {
 // testEvents creates events in v1 and events.k8s.io and reads each through the other group.
 func testEvents(t *testing.T, s *Server, namespace string) {
 	oldEvent := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "container started", Type: "Normal", Count: 3,
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, Source: corev1.EventSource{
+		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "container started", Type: "Normal",
+		Count:          3,
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"},
+		Source: corev1.EventSource{
 			Component: "berth", Host: "n"},
 	}
 	if _, err := s.Client.CoreV1().Events(namespace).Create(t.Context(), oldEvent, metav1.CreateOptions{}); err != nil {
@@ -625,7 +643,8 @@ func testEvents(t *testing.T, s *Server, namespace string) {
 		Regarding:           corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"},
 		ReportingController: "example.com/berth", ReportingInstance: "n",
 	}
-	if _, err := s.Client.EventsV1().Events(namespace).Create(t.Context(), newEvent, metav1.CreateOptions{}); err != nil {
+	if _, err := s.Client.EventsV1().Events(namespace).Create(t.Context(), newEvent,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := s.Client.CoreV1().Events(namespace).List(t.Context(),
@@ -647,7 +666,8 @@ func testPartialMetadata(t *testing.T, s *Server, namespace string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(namespace).Get(t.Context(),
+	m, err := client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(namespace).Get(
+		t.Context(),
 		"one", metav1.GetOptions{})
 	if err != nil || m.Name != "one" || m.UID == "" {
 		t.Errorf("got metadata %+v, %v", m, err)
@@ -679,7 +699,8 @@ func testStrictValidation(t *testing.T, s *Server, namespace string) {
 
 func testServerSideApply(t *testing.T, s *Server, namespace string) {
 	manifest := func(a string) string {
-		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owned, namespace: " + namespace + "}\ndata: {a: \"" + a +
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owned, namespace: " + namespace + "}\ndata: {a: \"" +
+			a +
 			"\"}\n"
 	}
 	s.Apply(t, manifest("1"), "--server-side", "--field-manager=first")

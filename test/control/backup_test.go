@@ -73,8 +73,9 @@ func TestBackupAndRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "word"},
-		Data: map[string][]byte{"a": []byte("sesame")}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Secrets("default").Create(ctx,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "word"},
+			Data: map[string][]byte{"a": []byte("sesame")}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	acknowledged, stop := writeConfigMaps(t, client)
@@ -183,7 +184,8 @@ func TestBackupOfStoppedServer(t *testing.T) {
 	}
 	dir = filepath.Join(t.TempDir(), "new")
 	out, err := runControl(t, "restore", path, "--config", file, "--data-dir", dir)
-	if err != nil || !strings.Contains(out, file+" has changed since the backup: "+dir+"/config.yaml is the saved copy") ||
+	if err != nil || !strings.Contains(out, file+" has changed since the backup: "+dir+
+		"/config.yaml is the saved copy") ||
 		!strings.Contains(out, seal+" does not exist: "+dir+"/encryption.yaml") {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
@@ -251,8 +253,9 @@ func TestInvalidBackupIsRejected(t *testing.T) {
 	}
 	c := control.Default()
 	c.Etcd = storage.ClientConfig{Endpoints: []string{"http://10.0.0.1:2379"}}
-	if err := control.Backup(t.Context(), c, "", filepath.Join(tempDir, "x")); err == nil || !strings.Contains(err.Error(),
-		"etcdctl snapshot save") {
+	if err := control.Backup(t.Context(), c, "", filepath.Join(tempDir, "x")); err == nil ||
+		!strings.Contains(err.Error(),
+			"etcdctl snapshot save") {
 		t.Errorf("backup of external etcd: got %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(tempDir, ".x-*")); len(left) > 0 {

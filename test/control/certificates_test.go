@@ -95,8 +95,9 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 	for what, err := range map[string]error{
 		"its own node": errorOf(x.CoreV1().Nodes().Get(ctx, "x", metav1.GetOptions{})),
 		"pods":         errorOf(x.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=x"})),
-		"its lease":    errorOf(x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "x", metav1.GetOptions{})),
-		"secrets":      errorOf(x.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})),
+		"its lease": errorOf(x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "x",
+			metav1.GetOptions{})),
+		"secrets": errorOf(x.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("node reads %s: got %v, want Forbidden", what, err)
@@ -176,7 +177,8 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 		var r *certificatesv1.CertificateSigningRequest
 		waitForResult(t, "creation of a certificate signing request", func() string {
 			var err error
-			r, err = c.CertificatesV1().CertificateSigningRequests().Create(ctx, requestOf(t, key, signer, name, "system:nodes"),
+			r, err = c.CertificatesV1().CertificateSigningRequests().Create(ctx,
+				requestOf(t, key, signer, name, "system:nodes"),
 				metav1.CreateOptions{})
 			return fmt.Sprint(err)
 		}, "<nil>")
@@ -193,7 +195,8 @@ func TestNodeApprovalIsPolicy(t *testing.T) {
 		return func() string {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
 				Groups: groups, ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: "create", Group: certificatesv1.GroupName, Resource: "certificatesigningrequests", Subresource: permission,
+					Verb: "create", Group: certificatesv1.GroupName, Resource: "certificatesigningrequests",
+					Subresource: permission,
 				}}}
 			review, err := s.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 			if err != nil {

@@ -81,7 +81,8 @@ func TestAllKindsAreServed(t *testing.T) {
 			t.Errorf("%s is not served", kind.GroupResource())
 			continue
 		}
-		for _, verb := range []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"} {
+		for _, verb := range []string{"create", "delete", "deletecollection", "get", "list", "patch", "update",
+			"watch"} {
 			// As in Kubernetes, namespaces do not support deletecollection.
 			want := kind.Resource != "namespaces" || verb != "deletecollection"
 			if slices.Contains(r.Verbs, verb) != want {
@@ -135,7 +136,8 @@ func candidate(t *testing.T, client kubernetes.Interface, name string,
 		t.Fatal(err)
 	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 20 * time.Second, RenewDeadline: 15 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		Lock: lock, LeaseDuration: 20 * time.Second, RenewDeadline: 15 * time.Second,
+		RetryPeriod:     200 * time.Millisecond,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { leaders <- name },
 			OnStoppedLeading: func() {}},

@@ -29,7 +29,8 @@ var joinCommand = regexp.MustCompile(
 func TestTokenCommands(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	out, err := runControl(t, "token", "create", "--data-dir", s.DataDir, "--server", "https://control.example.com:6443",
+	out, err := runControl(t, "token", "create", "--data-dir", s.DataDir, "--server",
+		"https://control.example.com:6443",
 		"--description", "rack 7")
 	m := joinCommand.FindStringSubmatch(out)
 	if err != nil || m == nil {
@@ -79,7 +80,8 @@ func TestKubeconfigCommands(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if user, err := RunKubectl(t, path, "", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"); err != nil ||
+		if user, err := RunKubectl(t, path, "", "auth", "whoami", "-o",
+			"jsonpath={.status.userInfo.username}"); err != nil ||
 			user != c.user {
 			t.Errorf("kubeconfig %v: got user %q, want %q, %v", c.args, user, c.user, err)
 		}

@@ -186,7 +186,8 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 					name := fmt.Sprintf("s%d-%d", w, n%3)
 					svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
 						Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
-					if _, err := client.CoreV1().Services("default").Create(ctx, svc, metav1.CreateOptions{}); err == nil ||
+					if _, err := client.CoreV1().Services("default").Create(ctx, svc,
+						metav1.CreateOptions{}); err == nil ||
 						apierrors.IsAlreadyExists(err) {
 						_ = client.CoreV1().Services("default").Delete(ctx, name, metav1.DeleteOptions{})
 					}
@@ -220,7 +221,8 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 	// The leftover of a kill between allocation and write, in case no round has created one.
 	for _, key := range []string{"ports/30007", "addresses/10.43.7.7"} {
 		_, err := store.Txn(ctx).If(clientv3.Compare(clientv3.Version(claimsPrefix+key), "=", 0)).
-			Then(clientv3.OpPut(claimsPrefix+key, "6ba7b810-9dad-11d1-80b4-00c04fd430c8 default/never-written")).Commit()
+			Then(clientv3.OpPut(claimsPrefix+key,
+				"6ba7b810-9dad-11d1-80b4-00c04fd430c8 default/never-written")).Commit()
 		if err != nil {
 			t.Fatal(err)
 		}

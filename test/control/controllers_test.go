@@ -40,14 +40,16 @@ func TestNamespaceLifecycle(t *testing.T) {
 	s := Shared(t)
 	s.Kubectl(t, "create", "namespace", "shop")
 	waitForOutput(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
-	waitForOutput(t, s, strings.TrimSpace(string(s.Authority.PEM())), "-n", "shop", "get", "cm", "kube-root-ca.crt", "-o",
+	waitForOutput(t, s, strings.TrimSpace(string(s.Authority.PEM())), "-n", "shop", "get", "cm", "kube-root-ca.crt",
+		"-o",
 		`jsonpath={.data.ca\.crt}`)
 	s.Kubectl(t, "-n", "shop", "delete", "sa", "default")
 	waitForOutput(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	s.Apply(t, podYAML("web", "1m", ""), "-n", "shop")
 	s.Kubectl(t, "-n", "shop", "create", "secret", "generic", "s", "--from-literal=a=b")
 	s.Kubectl(t, "-n", "shop", "create", "deployment", "d", "--image=x")
-	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: held, namespace: shop, finalizers: [example.com/hold]}}`)
+	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: held, namespace: shop, finalizers: `+
+		`[example.com/hold]}}`)
 	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "-p", `{"metadata":{"finalizers":["example.com/pod-hold"]}}`)
 	s.Kubectl(t, "delete", "namespace", "shop", "--wait=false")
 	waitForOutput(t, s, "Terminating", "get", "ns", "shop", "-o", "jsonpath={.status.phase}")
@@ -58,7 +60,8 @@ func TestNamespaceLifecycle(t *testing.T) {
 		t.Errorf("other objects were deleted before the pods: %s (%v)", out, err)
 	}
 	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-	waitForOutput(t, s, "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
+	waitForOutput(t, s, "Some content in the namespace has finalizers remaining: example.com/hold in 1 "+
+		"resource instances",
 		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceFinalizersRemaining")].message}`)
 	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "pod,secret,deployment,sa", "-o", "name"); err != nil ||
 		out != "" {
@@ -75,9 +78,11 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 	createOwners := func(name string) {
 		s.Kubectl(t, "create", "cm", name)
 		uid := s.Kubectl(t, "get", "cm", name, "-o", "jsonpath={.metadata.uid}")
-		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: %s-child, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: %s, uid: %s, blockOwnerDeletion: true}]}}`, name, name, uid))
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: %s-child, ownerReferences: `+
+			`[{apiVersion: v1, kind: ConfigMap, name: %s, uid: %s, blockOwnerDeletion: true}]}}`, name, name, uid))
 		child := s.Kubectl(t, "get", "secret", name+"-child", "-o", "jsonpath={.metadata.uid}")
-		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: %s-grandchild, ownerReferences: [{apiVersion: v1, kind: Secret, name: %s-child, uid: %s}]}}`, name, name, child))
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: %s-grandchild, ownerReferences: `+
+			`[{apiVersion: v1, kind: Secret, name: %s-child, uid: %s}]}}`, name, name, child))
 	}
 	createOwners("a")
 	s.Kubectl(t, "delete", "cm", "a", "--cascade=background")
@@ -106,11 +111,15 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 	}
 	s.Kubectl(t, "get", "cm", "c-grandchild")
 
-	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: late, ownerReferences: [{apiVersion: v1, kind: Secret, name: never, uid: no-such-uid}]}}`)
+	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: late, ownerReferences: [{apiVersion: v1, kind: `+
+		`Secret, name: never, uid: no-such-uid}]}}`)
 	waitForDeletion(t, s, "cm", "late")
-	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: foreign, ownerReferences: [{apiVersion: example.com/v1, kind: Widget, name: w, uid: w}]}}`)
+	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: foreign, ownerReferences: [{apiVersion: `+
+		`example.com/v1, kind: Widget, name: w, uid: w}]}}`)
 	uid := s.Kubectl(t, "get", "cm", "c-grandchild", "-o", "jsonpath={.metadata.uid}")
-	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: shared, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: deleted, uid: deleted}, {apiVersion: v1, kind: ConfigMap, name: c-grandchild, uid: %s}]}}`, uid))
+	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: shared, ownerReferences: `+
+		`[{apiVersion: v1, kind: ConfigMap, name: deleted, uid: deleted}, {apiVersion: v1, kind: ConfigMap, name: `+
+		`c-grandchild, uid: %s}]}}`, uid))
 	waitForOutput(t, s, "c-grandchild", "get", "cm", "shared", "-o", "jsonpath={.metadata.ownerReferences[*].name}")
 	s.Kubectl(t, "get", "cm", "foreign")
 }
@@ -121,9 +130,12 @@ func TestJobDeletionPropagation(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	createJob := func(name string) {
-		s.Apply(t, `{apiVersion: batch/v1, kind: Job, metadata: {name: `+name+`}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
+		s.Apply(t, `{apiVersion: batch/v1, kind: Job, metadata: {name: `+name+
+			`}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
 		uid := s.Kubectl(t, "get", "job", name, "-o", "jsonpath={.metadata.uid}")
-		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s-pod, ownerReferences: [{apiVersion: batch/v1, kind: Job, name: %s, uid: %s, blockOwnerDeletion: true, controller: true}]}, spec: {schedulerName: none, containers: [{name: c, image: i}]}}`, name, name, uid))
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s-pod, ownerReferences: [{apiVersion: `+
+			`batch/v1, kind: Job, name: %s, uid: %s, blockOwnerDeletion: true, controller: true}]}, spec: `+
+			`{schedulerName: none, containers: [{name: c, image: i}]}}`, name, name, uid))
 	}
 	createJob("background")
 	s.Kubectl(t, "delete", "job", "background")
@@ -168,7 +180,9 @@ func TestCircularOwnersAreDeleted(t *testing.T) {
 	// Dependents outside of the circle still block.
 	circle("held-a", "held-b")
 	uid := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.uid}")
-	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: held-child, finalizers: [example.com/hold], ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: held-a, uid: %s, blockOwnerDeletion: true}]}}`, uid))
+	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: held-child, finalizers: `+
+		`[example.com/hold], ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: held-a, uid: %s, `+
+		`blockOwnerDeletion: true}]}}`, uid))
 	s.Kubectl(t, "delete", "cm", "held-a", "--cascade=foreground", "--wait=false")
 	waitForDeletion(t, s, "cm", "held-b")
 	if out := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out,
@@ -189,8 +203,9 @@ func TestCertificatesAreApprovedAndSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}, EmailAddresses: []string{"jane@example.com"},
-		DNSNames: []string{"localhost"},
+		Subject:        pkix.Name{CommonName: "jane", Organization: []string{"dev"}},
+		EmailAddresses: []string{"jane@example.com"},
+		DNSNames:       []string{"localhost"},
 	}, key)
 	if err != nil {
 		t.Fatal(err)
@@ -227,11 +242,14 @@ func TestQuotaAndDisruptionBudgetStatus(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	addNode(t, s, "n1", "4")
-	s.Apply(t, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {pods: "5", requests.cpu: "2", count/configmaps: "9", count/deployments.apps: "3"}}}`)
-	s.Apply(t, `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: b}, spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}}`)
+	s.Apply(t, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {pods: "5", requests.cpu: `+
+		`"2", count/configmaps: "9", count/deployments.apps: "3"}}}`)
+	s.Apply(t, `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: b}, spec: {minAvailable: 1, `+
+		`selector: {matchLabels: {app: web}}}}`)
 	s.Apply(t, podYAML("web", "500m", ""))
 	s.Kubectl(t, "create", "cm", "one")
-	waitForOutput(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
+	waitForOutput(t, s, "1 500m", "get", "quota", "q", "-o",
+		`jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
 	// including kube-root-ca.crt
 	waitForOutput(t, s, "2", "get", "quota", "q", "-o", `jsonpath={.status.used.count/configmaps}`)
 	waitForOutput(t, s, "0 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
@@ -241,7 +259,8 @@ func TestQuotaAndDisruptionBudgetStatus(t *testing.T) {
 	for _, name := range []string{"web", "web2"} {
 		waitForBinding(t, s, name)
 		_, err := s.Client.CoreV1().Pods("default").Patch(t.Context(), name, "application/strategic-merge-patch+json",
-			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{},
+			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`),
+			metav1.PatchOptions{},
 			"status")
 		if err != nil {
 			t.Fatal(err)
@@ -268,8 +287,9 @@ func TestNodesAreTaintedByCondition(t *testing.T) {
 	s.Kubectl(t, "uncordon", "n1")
 	waitForOutput(t, s, "", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
 	s.Apply(t, podYAML("tolerating", "1m", "  nodeName: n1\n  tolerations: [{operator: Exists}]"))
-	s.Apply(t, podYAML("evicted", "1m", "  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: "+
-		"Exists, effect: NoExecute, tolerationSeconds: 0}]"))
+	s.Apply(t, podYAML("evicted", "1m",
+		"  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: "+
+			"Exists, effect: NoExecute, tolerationSeconds: 0}]"))
 	n, err := s.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -190,7 +190,8 @@ func checkStoredObjects(t *testing.T, client dynamic.Interface, all []map[string
 				t.Fatalf("after kill %d: get %s: %v", round+1, name, err)
 			}
 			if got != m.value && (!m.uncertain || got != m.unacknowledged) {
-				t.Fatalf("after kill %d: %s: got %q, acknowledged %q (unacknowledged %v: %q)", round+1, name, got, m.value,
+				t.Fatalf("after kill %d: %s: got %q, acknowledged %q (unacknowledged %v: %q)", round+1, name, got,
+					m.value,
 					m.uncertain, m.unacknowledged)
 			}
 			m.value, m.uncertain = got, false

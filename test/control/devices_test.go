@@ -38,15 +38,17 @@ type kindLifecycle struct {
 var deviceKinds = []kindLifecycle{
 	{
 		kind: "DeviceClass/resource.k8s.io/v1", resource: "deviceclasses", pluralName: "device classes",
-		spec: `spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com"'}}]}`, want: "metadata.generation=1",
+		spec:  `spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com"'}}]}`,
+		want:  "metadata.generation=1",
 		patch: `{"spec":{"extendedResourceName":"example.com/gpu"}}`, wantPatched: "metadata.generation=2",
 		invalidSpec:   `spec: {selectors: [{cel: {expression: 'device.driver =='}}]}`,
 		rejectedField: "spec.selectors[0].cel.expression",
 	},
 	{
-		kind: "ResourceClaim/resource.k8s.io/v1", resource: "resourceclaims", pluralName: "resource claims", namespaced: true,
-		spec: `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}`,
-		want: "spec.devices.requests.0.exactly.allocationMode=ExactCount",
+		kind: "ResourceClaim/resource.k8s.io/v1", resource: "resourceclaims", pluralName: "resource claims",
+		namespaced: true,
+		spec:       `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}`,
+		want:       "spec.devices.requests.0.exactly.allocationMode=ExactCount",
 		status: `{"status":{"allocation":{"devices":{"results":[{"request":"gpu","driver":"gpu.example.com","pool":"n1","device":"gpu-0"}]}},
 			"reservedFor":[{"resource":"pods","name":"p","uid":"u"}],"devices":[{"driver":"gpu.example.com","pool":"n1","device":"gpu-0","data":{"a":"b"}}]}}`,
 		wantStatus:    "status.devices.0.data.a=b",
@@ -56,14 +58,18 @@ var deviceKinds = []kindLifecycle{
 	{
 		kind: "ResourceClaimTemplate/resource.k8s.io/v1", resource: "resourceclaimtemplates",
 		pluralName: "resource claim templates", namespaced: true,
-		spec:        `spec: {metadata: {labels: {a: b}}, spec: {devices: {requests: [{name: gpu, firstAvailable: [{name: big, deviceClassName: gpu}]}]}}}`,
-		want:        "spec.spec.devices.requests.0.firstAvailable.0.count=1",
-		invalidSpec: `spec: {metadata: {name: own}, spec: {devices: {requests: []}}}`, rejectedField: "spec.metadata.name",
+		spec: `spec: {metadata: {labels: {a: b}}, spec: {devices: {requests: [{name: gpu, firstAvailable: ` +
+			`[{name: big, deviceClassName: gpu}]}]}}}`,
+		want:          "spec.spec.devices.requests.0.firstAvailable.0.count=1",
+		invalidSpec:   `spec: {metadata: {name: own}, spec: {devices: {requests: []}}}`,
+		rejectedField: "spec.metadata.name",
 	},
 	{
 		kind: "ResourceSlice/resource.k8s.io/v1", resource: "resourceslices", pluralName: "resource slices",
-		spec: `spec: {driver: gpu.example.com, nodeName: n1, pool: {name: n1, generation: 1, resourceSliceCount: 1}, devices: [{name: gpu-0, attributes: {model: {string: A}}, capacity: {memory: {value: 80Gi}}}]}`,
-		want: "metadata.generation=1", patch: `{"spec":{"pool":{"generation":2}}}`, wantPatched: "metadata.generation=2",
+		spec: `spec: {driver: gpu.example.com, nodeName: n1, pool: {name: n1, generation: 1, resourceSliceCount: 1}, ` +
+			`devices: [{name: gpu-0, attributes: {model: {string: A}}, capacity: {memory: {value: 80Gi}}}]}`,
+		want: "metadata.generation=1", patch: `{"spec":{"pool":{"generation":2}}}`,
+		wantPatched:   "metadata.generation=2",
 		invalidSpec:   `spec: {driver: gpu.example.com, pool: {name: n1, generation: 1, resourceSliceCount: 1}}`,
 		rejectedField: "spec",
 	},
@@ -212,7 +218,8 @@ func (p *lifecycleTest) run() {
 
 	one := p.must(p.client.Create(ctx, p.manifest("one", p.spec), metav1.CreateOptions{}))
 	p.requireField(one, p.want)
-	if want := p.pluralName + " are stored by this server, which does not act on them"; !slices.Contains(p.warnings.texts,
+	if want := p.pluralName + " are stored by this server, which does not " +
+		"act on them"; !slices.Contains(p.warnings.texts,
 		want) {
 		t.Errorf("got warnings %q, want %q", p.warnings.texts, want)
 	}
@@ -326,7 +333,8 @@ func (p *lifecycleTest) testStatus(name string) {
 	delete(got.Object, "status")
 	got = p.must(p.client.Update(ctx, got, metav1.UpdateOptions{}))
 	p.requireField(got, p.wantStatus)
-	applied := &unstructured.Unstructured{Object: map[string]any{"apiVersion": got.GetAPIVersion(), "kind": got.GetKind(),
+	applied := &unstructured.Unstructured{Object: map[string]any{"apiVersion": got.GetAPIVersion(),
+		"kind":   got.GetKind(),
 		"status": got.Object["status"]}}
 	applied.SetName(name)
 	got = p.must(p.client.ApplyStatus(ctx, name, applied, metav1.ApplyOptions{FieldManager: "driver", Force: true}))
@@ -387,7 +395,8 @@ func TestClaimsSupportGenericFeatures(t *testing.T) {
 	claim := func(name, more string) string { return fmt.Sprintf(plainClaim, name, s.Namespace, more) }
 	s.Kubectl(t, "create", "quota", "few", "--hard=count/resourceclaims.resource.k8s.io=2")
 	waitForResult(t, "usage of a new quota", func() string {
-		return s.Kubectl(t, "get", "quota", "few", "-o", `jsonpath={.status.used.count/resourceclaims\.resource\.k8s\.io}`)
+		return s.Kubectl(t, "get", "quota", "few", "-o",
+			`jsonpath={.status.used.count/resourceclaims\.resource\.k8s\.io}`)
 	}, "0")
 	s.Apply(t, claim("held", `, finalizers: [resource.kubernetes.io/delete-protection]`))
 	s.Kubectl(t, "create", "configmap", "owner")
@@ -452,12 +461,14 @@ func TestClaimStatusPermissions(t *testing.T) {
 	ctx := t.Context()
 	s.Apply(t, fmt.Sprintf(plainClaim, "c", s.Namespace, ""))
 	role := func(name, rules string) {
-		s.Apply(t, fmt.Sprintf(`{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: %[1]s}, rules: [{apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [patch]}%[2]s]}
+		s.Apply(t, fmt.Sprintf(
+			`{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: %[1]s}, rules: [{apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [patch]}%[2]s]}
 ---
 {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: %[1]s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: %[1]s}, subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]}`, name, rules))
 	}
 	role("scheduler", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/binding], verbs: [patch]}`)
-	role("driver", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], resourceNames: [gpu.example.com], verbs: ["arbitrary-node:patch"]}`)
+	role("driver", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], resourceNames: `+
+		`[gpu.example.com], verbs: ["arbitrary-node:patch"]}`)
 	write := func(who, status string) func() string {
 		client := s.clientAs(t, who)
 		return func() string {
@@ -477,7 +488,8 @@ func TestClaimStatusPermissions(t *testing.T) {
 	result := func(driver string) string {
 		return `{"request":"gpu","driver":"` + driver + `","pool":"n1","device":"a"}`
 	}
-	allocation := `{"allocation":{"devices":{"results":[` + result("gpu.example.com") + `,` + result("nic.example.com") +
+	allocation := `{"allocation":{"devices":{"results":[` + result("gpu.example.com") + `,` +
+		result("nic.example.com") +
 		`]}}}`
 	report := func(driver, more string) string {
 		return `{"devices":[{"driver":"` + driver + `","pool":"n1","device":"a"` + more + `}]}`
@@ -486,7 +498,8 @@ func TestClaimStatusPermissions(t *testing.T) {
 	waitForResult(t, "allocation by the scheduler", write("scheduler", allocation), "written")
 	waitForResult(t, "device status from the scheduler", write("scheduler", report("gpu.example.com", "")),
 		"not the driver")
-	waitForResult(t, "device status from another driver", write("driver", report("nic.example.com", "")), "not the driver")
+	waitForResult(t, "device status from another driver", write("driver", report("nic.example.com", "")),
+		"not the driver")
 	waitForResult(t, "device status from the driver", write("driver", report("gpu.example.com", `,"data":{"a":1}`)),
 		"written")
 	waitForResult(t, "deallocation by the scheduler", write("scheduler", `{"allocation":null}`), "written")
@@ -502,7 +515,8 @@ func TestDeviceTaintTimeAdded(t *testing.T) {
 	s := Shared(t)
 	rules := s.Client.ResourceV1().DeviceTaintRules()
 	name := s.Namespace + "-timed"
-	s.Apply(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceTaintRule, metadata: {name: `+name+`}, spec: {taint: {key: a, effect: None, timeAdded: "2026-01-01T00:00:00Z"}}}`)
+	s.Apply(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceTaintRule, metadata: {name: `+name+
+		`}, spec: {taint: {key: a, effect: None, timeAdded: "2026-01-01T00:00:00Z"}}}`)
 	defer s.Kubectl(t, "delete", "devicetaintrule", name)
 	patch := func(text string) *metav1.Time {
 		r, err := rules.Patch(t.Context(), name, types.MergePatchType, []byte(text), metav1.PatchOptions{})
@@ -528,7 +542,8 @@ func (s *twoNodeCluster) deviceAttempts(t *testing.T) []attempt {
 	ctx := t.Context()
 	manifest := func(node string) string {
 		return fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: of-%[1]s}, spec: "+
-			"{driver: gpu.example.com, nodeName: \"%[1]s\", pool: {name: \"%[1]s\", generation: 1, resourceSliceCount: 1}}}",
+			"{driver: gpu.example.com, nodeName: \"%[1]s\", pool: {name: \"%[1]s\", generation: 1, "+
+			"resourceSliceCount: 1}}}",
 			node)
 	}
 	s.Apply(t, manifest("y"))
@@ -539,7 +554,8 @@ func (s *twoNodeCluster) deviceAttempts(t *testing.T) []attempt {
 resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTemplateName: t}]}}`)
 	s.Kubectl(t, "patch", "pod", "claims", "-n", "shop", "--subresource=status", "--type=merge", "-p",
 		`{"status":{"resourceClaimStatuses":[{"name":"b","resourceClaimName":"made"}]}}`)
-	slices, claims, get := s.x.ResourceV1().ResourceSlices(), s.x.ResourceV1().ResourceClaims("shop"), metav1.GetOptions{}
+	slices, claims, get := s.x.ResourceV1().ResourceSlices(), s.x.ResourceV1().ResourceClaims("shop"),
+		metav1.GetOptions{}
 	create := func(node string) func() error {
 		return func() error {
 			return s.x.ResourceV1().RESTClient().Post().Resource("resourceslices").SetHeader("Content-Type",
@@ -565,7 +581,9 @@ resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTem
 		}},
 		{"change its slice", true, patch("of-x")},
 		{"change another node's slice", false, patch("of-y")},
-		{"delete another node's slice", false, func() error { return slices.Delete(ctx, "of-y", metav1.DeleteOptions{}) }},
+		{"delete another node's slice", false, func() error {
+			return slices.Delete(ctx, "of-y", metav1.DeleteOptions{})
+		}},
 		{"delete all slices of a driver", false, func() error {
 			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, fieldSelector("spec.driver=gpu.example.com"))
 		}},
@@ -579,7 +597,8 @@ resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTem
 		{"delete a claim", false, func() error { return claims.Delete(ctx, "named", metav1.DeleteOptions{}) }},
 		{"add a claim to its pod's status", false, func() error {
 			return errorOf(s.x.CoreV1().Pods("shop").Patch(ctx, "claims", types.StrategicMergePatchType,
-				[]byte(`{"status":{"resourceClaimStatuses":[{"name":"a","resourceClaimName":"other"}]}}`), metav1.PatchOptions{},
+				[]byte(`{"status":{"resourceClaimStatuses":[{"name":"a","resourceClaimName":"other"}]}}`),
+				metav1.PatchOptions{},
 				"status"))
 		}},
 		{"list device classes", false, func() error {

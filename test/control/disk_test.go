@@ -174,7 +174,8 @@ func createNodeAndPod(t *testing.T, s *Server, as kubernetes.Interface, node, po
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.Apply(t, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeName": %q, "containers": [{"name": "main", "image": "example/web"}]}}`, pod, node))
+	s.Apply(t, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeName": %q, `+
+		`"containers": [{"name": "main", "image": "example/web"}]}}`, pod, node))
 }
 
 // checkWorksWithoutSpace checks the operations that work without space: node heartbeats, access reviews,
@@ -208,7 +209,8 @@ func checkWorksWithoutSpace(t *testing.T, s *Server, as kubernetes.Interface, no
 		t.Errorf("last status update of the pod: %v", err)
 	}
 	none := int64(0)
-	if err := as.CoreV1().Pods("default").Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
+	if err := as.CoreV1().Pods("default").Delete(ctx, pod,
+		metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
 		t.Errorf("final deletion of the pod: %v", err)
 	}
 	if _, err := pods.Get(ctx, pod, metav1.GetOptions{}); !apierrors.IsNotFound(err) {

@@ -12,7 +12,8 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	addNode(t, s, "n1", "4")
-	s.Apply(t, `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: b}, spec: {minAvailable: 1, selector: {matchLabels: {tier: web}}}}`)
+	s.Apply(t, `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: b}, spec: {minAvailable: 1, `+
+		`selector: {matchLabels: {tier: web}}}}`)
 	for _, name := range []string{"one", "two", "free"} {
 		text := podYAML(name, "1m", "")
 		if name != "free" {
@@ -21,7 +22,8 @@ func TestDrain(t *testing.T) {
 		s.Apply(t, text)
 		waitForBinding(t, s, name)
 		_, err := s.Client.CoreV1().Pods("default").Patch(t.Context(), name, "application/strategic-merge-patch+json",
-			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{},
+			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`),
+			metav1.PatchOptions{},
 			"status")
 		if err != nil {
 			t.Fatal(err)

@@ -57,12 +57,14 @@ func TestEncryptionOfGroupsAndAllResources(t *testing.T) {
 			s.Kubectl(t, "create", "configmap", "plain", "--from-literal=word=sesame-open")
 			s.Kubectl(t, "create", "role", "r", "--verb=get", "--resource=pods", "--resource-name=sesame-open")
 			for key, encrypted := range row.encrypted {
-				if value := s.storedValue(t, key); strings.Contains(value, "sesame-open") == encrypted || strings.HasPrefix(value,
-					"k8s:enc:secretbox:v1:one:") != encrypted {
+				if value := s.storedValue(t, key); strings.Contains(value, "sesame-open") == encrypted ||
+					strings.HasPrefix(value,
+						"k8s:enc:secretbox:v1:one:") != encrypted {
 					t.Errorf("%s: got stored value %.40q", key, value)
 				}
 			}
-			if got := s.Kubectl(t, "get", "secret", "hidden", "-o", "jsonpath={.data.word}"); got != "c2VzYW1lLW9wZW4=" {
+			if got := s.Kubectl(t, "get", "secret", "hidden", "-o",
+				"jsonpath={.data.word}"); got != "c2VzYW1lLW9wZW4=" {
 				t.Errorf("got secret data %q", got)
 			}
 		})

@@ -37,8 +37,9 @@ func TestKubectlAuthCommands(t *testing.T) {
 		{"yes", "impersonate serviceaccounts --as=ann -n shop"},
 	} {
 		waitForResult(t, row.question, func() string {
-			out, _ := s.TryKubectl(t, "", append([]string{"auth", "can-i"}, strings.Fields(strings.ReplaceAll(row.question,
-				"shop", s.Namespace))...)...)
+			out, _ := s.TryKubectl(t, "",
+				append([]string{"auth", "can-i"}, strings.Fields(strings.ReplaceAll(row.question,
+					"shop", s.Namespace))...)...)
 			return lastLine(out)
 		}, row.want)
 	}

@@ -25,14 +25,16 @@ func TestKubectlDiscovery(t *testing.T) {
 		!strings.Contains(text, "ExecAction") {
 		t.Errorf("kubectl explain: got %q", text)
 	}
-	if text := s.Kubectl(t, "explain", "deploy.spec.strategy", "--recursive"); !strings.Contains(text, "maxUnavailable") {
+	if text := s.Kubectl(t, "explain", "deploy.spec.strategy", "--recursive"); !strings.Contains(text,
+		"maxUnavailable") {
 		t.Errorf("kubectl explain: got %q", text)
 	}
 	if text := s.Kubectl(t, "get", "--raw", "/version"); !strings.Contains(text, "+berth") {
 		t.Errorf("/version: got %q", text)
 	}
-	if text := s.Kubectl(t, "get", "--raw", "/openapi/v2"); strings.Contains(text, "__internal") || !strings.Contains(text,
-		"io.k8s.api.core.v1.Pod") {
+	if text := s.Kubectl(t, "get", "--raw", "/openapi/v2"); strings.Contains(text, "__internal") ||
+		!strings.Contains(text,
+			"io.k8s.api.core.v1.Pod") {
 		t.Error("OpenAPI v2 contains internal versions or lacks Pod")
 	}
 }

@@ -35,7 +35,8 @@ func TestKubectlModifiesObject(t *testing.T) {
 	s.Apply(t, strings.Replace(object, "applied: 'yes'", "applied: again", 1), "--server-side", "--force-conflicts")
 	const want = `map[applied:again edited:4 json:3 merge:2]`
 	if got := runKubectl("get", "configmap", "c", "-o",
-		`jsonpath={.metadata.labels.by} {.metadata.annotations.by} {.data}`); got != `label annotate {"applied":"again","edited":"4","json":"3","merge":"2"}` {
+		`jsonpath={.metadata.labels.by} {.metadata.annotations.by} {.data}`); got != `label annotate `+
+		`{"applied":"again","edited":"4","json":"3","merge":"2"}` {
 		t.Errorf("after all changes: got %s", got)
 	}
 	waitForLines("<none> <none> map[applied:yes]", "label <none> map[applied:yes]", "label annotate map[applied:yes]",

@@ -33,7 +33,8 @@ func TestEndpointsAreMirrored(t *testing.T) {
 		waitForOutput(t, s, want, "get", "endpointslices", "-l",
 			"kubernetes.io/service-name=outside,endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io",
 			"--sort-by=.addressType", "-o",
-			`jsonpath={range .items[*]}{.addressType} {.metadata.labels.made} {.ports[0].name}:{.ports[0].port}{range .endpoints[*]} {.addresses[0]}={.conditions.ready}{end};{end}`)
+			`jsonpath={range .items[*]}{.addressType} {.metadata.labels.made} `+
+				`{.ports[0].name}:{.ports[0].port}{range .endpoints[*]} {.addresses[0]}={.conditions.ready}{end};{end}`)
 	}
 	s.Apply(t, manualEndpoints)
 	waitForMirrors("IPv4 by-hand sql:5432 192.0.2.1=true 192.0.2.2=false;IPv6 by-hand sql:5432 2001:db8::1=true;")
@@ -92,7 +93,8 @@ func TestDisruptionBudgetPercentage(t *testing.T) {
 	for _, r := range rows {
 		text := fmt.Sprintf(scaledOwner, r.kind, r.name, r.more, r.budget)
 		if r.kind == "ReplicationController" {
-			text = strings.Replace(strings.Replace(text, "apps/v1", "v1", 1), "selector: {matchLabels: {app: rc}}\n  \n",
+			text = strings.Replace(strings.Replace(text, "apps/v1", "v1", 1),
+				"selector: {matchLabels: {app: rc}}\n  \n",
 				"selector: {app: rc}\n", 1)
 		}
 		s.Apply(t, text)
@@ -111,12 +113,14 @@ metadata:
   ownerReferences: [{apiVersion: %[2]s, kind: %[3]s, name: %[4]s, uid: %[5]s, controller: true}]
 spec: {containers: [{name: c, image: example/c}]}
 `, r.name, version, kind, owner, uid))
-		waitForOutput(t, s, r.want, "get", "pdb", r.name, "-o", "jsonpath={.status.desiredHealthy} {.status.expectedPods}")
+		waitForOutput(t, s, r.want, "get", "pdb", r.name, "-o",
+			"jsonpath={.status.desiredHealthy} {.status.expectedPods}")
 	}
 	for _, r := range rows {
 		s.Kubectl(t, "scale", "--replicas=8", strings.ToLower(r.kind)+"/"+r.name)
 		s.Kubectl(t, "label", "pod", r.name+"-pod", "changed=yes") // triggers a sync of the budget
-		waitForOutput(t, s, r.scaled, "get", "pdb", r.name, "-o", "jsonpath={.status.desiredHealthy} {.status.expectedPods}")
+		waitForOutput(t, s, r.scaled, "get", "pdb", r.name, "-o",
+			"jsonpath={.status.desiredHealthy} {.status.expectedPods}")
 	}
 }
 

@@ -65,7 +65,8 @@ func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 			r.Method)
 	})
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if len(r.TLS.VerifiedChains) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != "kube-apiserver-kubelet-client" {
+		if len(r.TLS.VerifiedChains) == 0 ||
+			r.TLS.PeerCertificates[0].Subject.CommonName != "kube-apiserver-kubelet-client" {
 			http.Error(w, "unauthorized", http.StatusUnauthorized)
 			return
 		}
@@ -91,11 +92,13 @@ func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 	a.url = web.URL
 	_, port, _ := net.SplitHostPort(web.Listener.Addr().String())
 	number, _ := strconv.Atoi(port)
-	_, err := s.Client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
-		Status: corev1.NodeStatus{
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "unreachable.invalid"},
-				{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
-			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(number)}}}},
+	_, err := s.Client.CoreV1().Nodes().Create(t.Context(),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace},
+			Status: corev1.NodeStatus{
+				Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "unreachable.invalid"},
+					{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
+				DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(
+					number)}}}},
 		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +266,8 @@ func TestExecThroughServer(t *testing.T) {
 	if err != nil || out != "cat -\nhello\n" {
 		t.Errorf("exec -i: got %q, %v", out, err)
 	}
-	if !strings.Contains(a.requests(), "/exec/"+s.Namespace+"/web/main?command=cat&command=-&error=1&input=1&output=1") {
+	if !strings.Contains(a.requests(), "/exec/"+s.Namespace+
+		"/web/main?command=cat&command=-&error=1&input=1&output=1") {
 		t.Errorf("got requests %q to the node, want exec", a.requests())
 	}
 	out, err = s.TryKubectl(t, "", "exec", "web", "--", "fail")
@@ -273,7 +277,8 @@ func TestExecThroughServer(t *testing.T) {
 	}
 	request := s.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(s.Namespace).Name("web").SubResource(
 		"exec").
-		VersionedParams(&corev1.PodExecOptions{Command: []string{"fail"}, Stdin: true, Stdout: true}, scheme.ParameterCodec)
+		VersionedParams(&corev1.PodExecOptions{Command: []string{"fail"}, Stdin: true, Stdout: true},
+			scheme.ParameterCodec)
 	spdyClient, err := remotecommand.NewSPDYExecutor(s.Config, http.MethodPost, request.URL())
 	if err != nil {
 		t.Fatal(err)

@@ -91,10 +91,14 @@ func TestInvalidManifestsAreRejected(t *testing.T) {
 		[]string{`The Pod "web" is invalid: spec.containers[0].image: Required value`}, "create", "-f", "-")
 	mustBeRejected(t, s, strings.Replace(somePod, "spec:", "spec:\n  restartPolcy: Never", 1),
 		[]string{"unknown field", "restartPolcy"}, "create", "-f", "-")
-	mustBeRejected(t, s, `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "c"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}`,
-		[]string{"spec.template.metadata.labels: Invalid value", "`selector` does not match template `labels`"}, "create",
+	mustBeRejected(t, s, `{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": `+
+		`{"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "c"}}, "spec": `+
+		`{"containers": [{"name": "c", "image": "i"}]}}}}`,
+		[]string{"spec.template.metadata.labels: Invalid value", "`selector` does not match template `labels`"},
+		"create",
 		"-f", "-")
-	mustBeRejected(t, s, `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 70000}]}}`,
+	mustBeRejected(t, s, `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": `+
+		`[{"port": 70000}]}}`,
 		[]string{"spec.ports[0].port: Invalid value: 70000"}, "create", "-f", "-")
 }
 
@@ -107,7 +111,8 @@ func TestPodImmutableFields(t *testing.T) {
 		"spec.containers[0].command"},
 		"patch", "pod", "web", "-p", `{"spec": {"containers": [{"name": "main", "command": ["x"]}]}}`)
 	s.Kubectl(t, "set", "image", "pod/web", "main=example/web:2")
-	s.Kubectl(t, "patch", "pod", "web", "--type=json", "-p", `[{"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 60},
+	s.Kubectl(t, "patch", "pod", "web", "--type=json", "-p",
+		`[{"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 60},
 		{"op": "add", "path": "/spec/tolerations/-", "value": {"key": "k", "operator": "Exists"}}]`)
 	if got := s.Kubectl(t, "get", "pod", "web", "-o",
 		"jsonpath={.metadata.generation} {.spec.containers[0].image}"); got != "3 example/web:2" {
@@ -136,7 +141,8 @@ func TestPodImmutableFields(t *testing.T) {
 func TestPodResize(t *testing.T) {
 	t.Parallel()
 	s := SharedWithoutControllers(t)
-	s.Apply(t, strings.Replace(somePod, "image: example/web", "image: example/web, resources: {requests: {cpu: 100m}}", 1))
+	s.Apply(t, strings.Replace(somePod, "image: example/web", "image: example/web, resources: {requests: {cpu: 100m}}",
+		1))
 	s.Kubectl(t, "patch", "pod", "web", "--subresource=resize", "-p",
 		`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "200m"}}}]}}`)
 	pod, err := s.Client.CoreV1().Pods(s.Namespace).Get(t.Context(), "web", metav1.GetOptions{})
@@ -147,10 +153,12 @@ func TestPodResize(t *testing.T) {
 		pod.Generation != 2 {
 		t.Errorf("after the resize: got %s at generation %d", q, pod.Generation)
 	}
-	s.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: main, resources: {requests: {cpu: 300m}}}]}}`,
+	s.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: main, resources: `+
+		`{requests: {cpu: 300m}}}]}}`,
 		"--server-side", "--force-conflicts", "--subresource=resize")
 	if got := s.Kubectl(t, "get", "pod", "web", "--subresource=resize", "-o",
-		"jsonpath={.spec.containers[0].resources.requests.cpu} {.spec.containers[0].image}"); got != "300m example/web" {
+		"jsonpath={.spec.containers[0].resources.requests.cpu} "+
+			"{.spec.containers[0].image}"); got != "300m example/web" {
 		t.Errorf("after the applied resize: got %s", got)
 	}
 	out, err := s.TryKubectl(t, "", "debug", "web", "--image=example/debug", "--target=main", "--attach=false", "-c",
@@ -158,7 +166,8 @@ func TestPodResize(t *testing.T) {
 	if err != nil {
 		t.Fatalf("kubectl debug: %v\n%s", err, out)
 	}
-	if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.spec.ephemeralContainers[*].name}"); got != "debugger" {
+	if got := s.Kubectl(t, "get", "pod", "web", "-o",
+		"jsonpath={.spec.ephemeralContainers[*].name}"); got != "debugger" {
 		t.Errorf("ephemeral containers: got %s", got)
 	}
 }
@@ -177,7 +186,8 @@ func TestPodResizeRespectsQuotaAndLimitRange(t *testing.T) {
 	waitForResult(t, "quota usage after creation", used, "100m")
 	resize := func(cpu, memory string) []string {
 		return []string{"patch", "pod", "web", "--subresource=resize", "-p",
-			fmt.Sprintf(`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": %q, "memory": %q}}}]}}`,
+			fmt.Sprintf(`{"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": %q, `+
+				`"memory": %q}}}]}}`,
 				cpu, memory)}
 	}
 	mustBeRejected(t, s, "", []string{"exceeded quota: few, requested: requests.cpu=500m, used: requests.cpu=100m, " +
@@ -185,7 +195,8 @@ func TestPodResizeRespectsQuotaAndLimitRange(t *testing.T) {
 		"requests.cpu=500m"}, resize("600m", "8Mi")...)
 	s.Kubectl(t, resize("400m", "8Mi")...)
 	waitForResult(t, "quota usage after an increase", used, "400m")
-	s.Apply(t, `{apiVersion: v1, kind: LimitRange, metadata: {name: range}, spec: {limits: [{type: Container, max: {memory: 64Mi}, min: {memory: 4Mi}, default: {cpu: 300m}}]}}`)
+	s.Apply(t, `{apiVersion: v1, kind: LimitRange, metadata: {name: range}, spec: {limits: [{type: Container, max: `+
+		`{memory: 64Mi}, min: {memory: 4Mi}, default: {cpu: 300m}}]}}`)
 	waitForResult(t, "resize below the LimitRange", func() string {
 		out, err := s.TryKubectl(t, "", append(resize("400m", "2Mi"), "--dry-run=server")...)
 		return fmt.Sprint(err != nil && strings.Contains(out,
@@ -216,7 +227,8 @@ func TestPodBinding(t *testing.T) {
 	if got := s.Kubectl(t, "get", "pod", "web", "--no-headers"); strings.Fields(got)[2] != "SchedulingGated" {
 		t.Errorf("gated pod: got %s", got)
 	}
-	if err := bindPod(t, s, "web", "n1"); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "schedulingGates") {
+	if err := bindPod(t, s, "web", "n1"); !apierrors.IsConflict(err) ||
+		!strings.Contains(err.Error(), "schedulingGates") {
 		t.Errorf("binding of a gated pod: got %v, want Conflict", err)
 	}
 	s.Kubectl(t, "patch", "pod", "web", "--type=json", "-p", `[{"op": "remove", "path": "/spec/schedulingGates"}]`)
@@ -241,7 +253,8 @@ func TestPodBinding(t *testing.T) {
 		t.Fatalf("deleted bound pod: got %+v, %v", pod, err)
 	}
 	s.Kubectl(t, "delete", "pod", "web", "--wait=false", "--grace-period=40")
-	if pod, err = pods.Get(t.Context(), "web", metav1.GetOptions{}); err != nil || *pod.DeletionGracePeriodSeconds != 20 {
+	if pod, err = pods.Get(t.Context(), "web", metav1.GetOptions{}); err != nil ||
+		*pod.DeletionGracePeriodSeconds != 20 {
 		t.Errorf("second delete increased the grace period: got %+v, %v", pod, err)
 	}
 	if got := s.Kubectl(t, "get", "pod", "web", "--no-headers"); strings.Fields(got)[2] != "Terminating" {
@@ -353,7 +366,9 @@ func TestEvictionRespectsDisruptionBudget(t *testing.T) {
 func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 	t.Parallel()
 	s := Start(t, withoutControllers, func(c *control.Config) {
-		c.Controllers = slices.DeleteFunc(c.Controllers, func(name string) bool { return name == "-"+controllers.Disruption })
+		c.Controllers = slices.DeleteFunc(c.Controllers, func(name string) bool {
+			return name == "-"+controllers.Disruption
+		})
 	})
 	ctx := t.Context()
 	for _, name := range []string{"web", "two"} {
@@ -371,8 +386,9 @@ func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 		t.Errorf("kubectl get pdb: got %v", row)
 	}
 	evict := func(name string) error {
-		return s.Client.CoreV1().Pods(s.Namespace).EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name,
-			Namespace: s.Namespace}})
+		return s.Client.CoreV1().Pods(s.Namespace).EvictV1(ctx,
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name,
+				Namespace: s.Namespace}})
 	}
 	if err := evict("web"); err != nil {
 		t.Fatal(err)

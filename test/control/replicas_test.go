@@ -63,7 +63,8 @@ type replicaSetTest struct {
 func (f replicaSetTest) waitForReplicaCounts(want string) {
 	f.t.Helper()
 	waitForOutput(f.t, f.s, strings.TrimSpace(want), "get", f.set, "-o",
-		"jsonpath={.status.replicas} {.status.fullyLabeledReplicas} {.status.readyReplicas} {.status.availableReplicas}")
+		"jsonpath={.status.replicas} {.status.fullyLabeledReplicas} {.status.readyReplicas} "+
+			"{.status.availableReplicas}")
 }
 
 // podNames returns the names of the pods, with the prefix "pod/".
@@ -131,7 +132,8 @@ func (f replicaSetTest) testQuotaFailure() {
 	waitForOutput(t, s, "1", "get", "quota", quota, "-o", "jsonpath={.status.used.pods}")
 	s.Kubectl(t, "scale", f.set, "--replicas=4")
 	waitForOutput(t, s, "FailedCreate True", "get", f.set, "-o",
-		`jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].reason} {.status.conditions[?(@.type=="ReplicaFailure")].status}`)
+		`jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].reason} `+
+			`{.status.conditions[?(@.type=="ReplicaFailure")].status}`)
 	waitForOutput(t, s, "FailedCreate", "get", "events", "--field-selector",
 		"involvedObject.name="+f.name+",reason=FailedCreate",
 		"-o", "jsonpath={.items[0].reason}")

@@ -72,7 +72,9 @@ func renewLease(t testing.TB, s *Server, name string) {
 	leases := s.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	renew := func(ctx context.Context) error {
 		now := metav1.NowMicro()
-		text := fmt.Sprintf(`{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": %q}, "spec": {"holderIdentity": %q, "leaseDurationSeconds": 40, "renewTime": %q}}`, name, name, now.Format(metav1.RFC3339Micro))
+		text := fmt.Sprintf(`{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": %q}, `+
+			`"spec": {"holderIdentity": %q, "leaseDurationSeconds": 40, "renewTime": %q}}`, name, name,
+			now.Format(metav1.RFC3339Micro))
 		_, err := leases.Patch(ctx, name, types.ApplyPatchType, []byte(text), metav1.PatchOptions{FieldManager: "test",
 			Force: new(true)})
 		return err
@@ -153,7 +155,8 @@ func TestPodsAreScheduled(t *testing.T) {
 	}
 	eventually(t, "the event Scheduled", func() (bool, string) {
 		out := s.Kubectl(t, "describe", "pod", "a")
-		return strings.Contains(out, "Successfully assigned default/a to n") && strings.Contains(out, "default-scheduler"),
+		return strings.Contains(out, "Successfully assigned default/a to n") &&
+				strings.Contains(out, "default-scheduler"),
 			out
 	})
 	s.Apply(t, podYAML("big", "900m", ""))
@@ -172,7 +175,8 @@ func TestPodsAreScheduled(t *testing.T) {
 	}
 	s.Kubectl(t, "cordon", "n2")
 	s.Apply(t, podYAML("late", "100m", ""))
-	waitForUnschedulable(t, s, "late", "0/2 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 1 node(s) "+
+	waitForUnschedulable(t, s, "late", "0/2 nodes are available: 1 node(s) had untolerated taint {gpu: "+
+		"yes}, 1 node(s) "+
 		"were "+
 		"unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
 	s.Kubectl(t, "taint", "node", "n1", "gpu-")
@@ -199,7 +203,8 @@ func TestPreemption(t *testing.T) {
 	s.Apply(t, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}`)
 	s.Apply(t, podYAML("low", "800m", ""))
 	waitForBinding(t, s, "low")
-	s.Apply(t, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: polite}, value: 1000, preemptionPolicy: Never}`)
+	s.Apply(t, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: polite}, value: 1000, `+
+		`preemptionPolicy: Never}`)
 	s.Apply(t, podYAML("never", "800m", "  priority: 1000\n  priorityClassName: polite\n  preemptionPolicy: Never"))
 	waitForUnschedulable(t, s, "never", "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to "+
 		"preemptionPolicy=Never.")
@@ -243,7 +248,8 @@ func TestEveryPodIsBound(t *testing.T) {
 			case <-time.After(eventTimeout):
 				t.Fatalf("pod %s is not bound within %s", pod.Name, eventTimeout)
 			}
-			if p, ok := e.Object.(*corev1.Pod); ok && p.Name == pod.Name && e.Type == watch.Modified && p.Spec.NodeName != "" {
+			if p, ok := e.Object.(*corev1.Pod); ok && p.Name == pod.Name && e.Type == watch.Modified &&
+				p.Spec.NodeName != "" {
 				bound = true
 			}
 		}

@@ -99,13 +99,17 @@ func (s *twoNodeCluster) readAttempts(ctx context.Context) []attempt {
 			return errorOf(core.Secrets("shop").Patch(ctx, "of-x", types.MergePatchType, []byte(`{"data":{}}`),
 				metav1.PatchOptions{}))
 		}},
-		{"read a ConfigMap of its pod", true, func() error { return errorOf(core.ConfigMaps("shop").Get(ctx, "of-x", get)) }},
+		{"read a ConfigMap of its pod", true, func() error {
+			return errorOf(core.ConfigMaps("shop").Get(ctx, "of-x", get))
+		}},
 		{"read a ConfigMap of another node's pod", false, func() error {
 			return errorOf(core.ConfigMaps("shop").Get(ctx, "of-y", get))
 		}},
 		{"read its pod", true, func() error { return errorOf(core.Pods("shop").Get(ctx, "on-x", get)) }},
 		{"read another node's pod", false, func() error { return errorOf(core.Pods("shop").Get(ctx, "on-y", get)) }},
-		{"list its pods", true, func() error { return errorOf(core.Pods("").List(ctx, fieldSelector("spec.nodeName=x"))) }},
+		{"list its pods", true, func() error {
+			return errorOf(core.Pods("").List(ctx, fieldSelector("spec.nodeName=x")))
+		}},
 		{"list all pods", false, func() error { return errorOf(core.Pods("").List(ctx, fieldSelector(""))) }},
 		{"list another node's pods", false, func() error {
 			return errorOf(core.Pods("").List(ctx, fieldSelector("spec.nodeName=y")))
@@ -120,7 +124,9 @@ func (s *twoNodeCluster) readAttempts(ctx context.Context) []attempt {
 		}},
 		{"read another node", false, func() error { return errorOf(core.Nodes().Get(ctx, "y", get)) }},
 		{"watch services", true, func() error { return errorOf(core.Services("").List(ctx, fieldSelector(""))) }},
-		{"read roles", false, func() error { return errorOf(s.x.RbacV1().ClusterRoles().List(ctx, fieldSelector(""))) }},
+		{"read roles", false, func() error {
+			return errorOf(s.x.RbacV1().ClusterRoles().List(ctx, fieldSelector("")))
+		}},
 		{"update another node's lease", false, func() error {
 			return errorOf(s.x.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", get))
 		}},
@@ -131,7 +137,8 @@ func (s *twoNodeCluster) readAttempts(ctx context.Context) []attempt {
 func (s *twoNodeCluster) podWriteAttempts(ctx context.Context) []attempt {
 	core := s.x.CoreV1()
 	status := func(pod, patch string) error {
-		return errorOf(core.Pods("shop").Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
+		return errorOf(core.Pods("shop").Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch),
+			metav1.PatchOptions{},
 			"status"))
 	}
 	return []attempt{
@@ -183,8 +190,9 @@ func (s *twoNodeCluster) mirrorPodAttempts(t *testing.T) []attempt {
 		{"create a mirror pod with another node UID", false,
 			mirror(func(p *corev1.Pod) { p.OwnerReferences[0].UID = "old" })},
 		{"create a mirror pod with a secret", false, mirror(func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-				SecretName: "of-y"}}}}
+			p.Spec.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+					SecretName: "of-y"}}}}
 		})},
 		{"create a mirror pod with a service account", false,
 			mirror(func(p *corev1.Pod) { p.Spec.ServiceAccountName = "app" })},
@@ -201,11 +209,13 @@ func (s *twoNodeCluster) tokenAttempts(t *testing.T) []attempt {
 			if err != nil {
 				t.Fatal(err)
 			}
-			spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: got.UID}
+			spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod,
+				UID: got.UID}
 		}
 		return func() error {
-			return errorOf(s.x.CoreV1().ServiceAccounts("shop").CreateToken(ctx, account, &authenticationv1.TokenRequest{
-				Spec: spec}, metav1.CreateOptions{}))
+			return errorOf(s.x.CoreV1().ServiceAccounts("shop").CreateToken(ctx, account,
+				&authenticationv1.TokenRequest{
+					Spec: spec}, metav1.CreateOptions{}))
 		}
 	}
 	return []attempt{
@@ -222,13 +232,15 @@ func (s *twoNodeCluster) nodeAttempts(ctx context.Context) []attempt {
 	nodes := s.x.CoreV1().Nodes()
 	patch := func(node, patch string, sub ...string) func() error {
 		return func() error {
-			return errorOf(nodes.Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, sub...))
+			return errorOf(nodes.Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{},
+				sub...))
 		}
 	}
 	lease := func(name string) func() error {
 		return func() error {
 			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
-			return errorOf(s.x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, l, metav1.CreateOptions{}))
+			return errorOf(s.x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, l,
+				metav1.CreateOptions{}))
 		}
 	}
 	return []attempt{
@@ -248,7 +260,8 @@ func (s *twoNodeCluster) nodeAttempts(ctx context.Context) []attempt {
 		{"write another node's status", false, patch("y", `{"status":{"phase":""}}`, "status")},
 		{"delete itself", false, func() error { return nodes.Delete(ctx, "x", metav1.DeleteOptions{}) }},
 		{"register another node", false, func() error {
-			return errorOf(nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "z"}}, metav1.CreateOptions{}))
+			return errorOf(nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "z"}},
+				metav1.CreateOptions{}))
 		}},
 		{"create its lease", true, lease("x")},
 		{"create another node's lease", false, lease("y")},
@@ -305,7 +318,8 @@ func TestReadOnlyUserCannotExec(t *testing.T) {
 		s.Kubectl(t, "create", "rolebinding", name, "-n", "shop", "--role="+name, "--user="+name)
 	}
 	get := func(user, subresource string) error {
-		get := s.clientAs(t, user).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/pods/on-x/" + subresource)
+		get := s.clientAs(t, user).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/pods/on-x/" +
+			subresource)
 		return get.Param("command", "id").Param("stdout", "true").Param("ports", "80").Do(t.Context()).Error()
 	}
 	for _, subresource := range subresources {
@@ -344,7 +358,8 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 			r, err := x.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 				Spec: authorizationv1.SubjectAccessReviewSpec{
 					User: pki.KubeletClientUser, Groups: []string{"system:authenticated"},
-					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource,
+					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1",
+						Resource:    resource,
 						Subresource: sub, Name: "x"},
 				}}, metav1.CreateOptions{})
 			if err != nil {
@@ -363,7 +378,8 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":%q}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%s}}}}`, u.Hostname(), u.Port())
-	if _, err := x.CoreV1().Nodes().Patch(ctx, "x", types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{},
+	if _, err := x.CoreV1().Nodes().Patch(ctx, "x", types.StrategicMergePatchType, []byte(status),
+		metav1.PatchOptions{},
 		"status"); err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +390,8 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 		"metrics"} {
 		waitForResult(t, "status of the node proxy for "+path, func() string {
 			code := 0
-			text, _ := probe.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/x/proxy/" + path).Do(ctx).StatusCode(&code).Raw()
+			text, _ := probe.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/x/proxy/" +
+				path).Do(ctx).StatusCode(&code).Raw()
 			if strings.Contains(string(text), "items") {
 				t.Errorf("%s: got a list through the node proxy: %.200s", path, text)
 			}
@@ -469,10 +486,12 @@ func (s *Server) issueServingCertificate(t *testing.T, node string, names []stri
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)
-			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: name})
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP,
+				Address: name})
 		} else {
 			template.DNSNames = append(template.DNSNames, name)
-			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalDNS, Address: name})
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalDNS,
+				Address: name})
 		}
 	}
 	if _, err := client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil {
@@ -489,7 +508,8 @@ func (s *Server) issueServingCertificate(t *testing.T, node string, names []stri
 			Spec: certificatesv1.CertificateSigningRequestSpec{
 				Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
 				SignerName: certificatesv1.KubeletServingSignerName,
-				Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature,
+					certificatesv1.UsageServerAuth},
 			},
 		}, metav1.CreateOptions{})
 	if err != nil {

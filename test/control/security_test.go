@@ -139,7 +139,8 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	for _, path := range []string{
 		"/", "/api", "/apis", "/version", "/metrics", "/openapi/v2", "/openid/v1/jwks", "/api/v1/secrets",
 		"/api/v1/namespaces/shop/secrets/of-x",
-		"/healthz/../api/v1/secrets", "/healthz/%2e%2e/api/v1/secrets", "/healthz/..%2fapi/v1/secrets", "//api/v1/secrets",
+		"/healthz/../api/v1/secrets", "/healthz/%2e%2e/api/v1/secrets", "/healthz/..%2fapi/v1/secrets",
+		"//api/v1/secrets",
 		"/healthz//../api/v1/secrets",
 		"/livez/etcd", "/healthz/ping", "/healthz/", "/HEALTHZ", "/./api/v1/secrets",
 		"/api/v1/namespaces/shop/../shop/secrets", "/debug/pprof/", "/logs/",
@@ -166,8 +167,9 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	}{
 		{"for servers only", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"},
 			ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}},
-		{"expired", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{
-			x509.ExtKeyUsageClientAuth}, Duration: -time.Minute}},
+		{"expired", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"},
+			ExtKeyUsages: []x509.ExtKeyUsage{
+				x509.ExtKeyUsageClientAuth}, Duration: -time.Minute}},
 	} {
 		cert, key, err := s.Authority.Issue(row.subject)
 		if err != nil {
@@ -227,7 +229,8 @@ func TestPrivilegeEscalationIsRejected(t *testing.T) {
 	}
 	bind := func(name, kind, to string) error {
 		_, err := ann.RbacV1().RoleBindings("shop").Create(ctx, &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: to},
+			ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind,
+				Name: to},
 			Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "carl"}},
 		}, metav1.CreateOptions{})
 		return err
@@ -269,12 +272,14 @@ func TestPrivilegeEscalationIsRejected(t *testing.T) {
 			return err
 		}()},
 		{"a cluster role", func() error {
-			_, err := ann.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "mine"}},
+			_, err := ann.RbacV1().ClusterRoles().Create(ctx,
+				&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "mine"}},
 				metav1.CreateOptions{})
 			return err
 		}()},
 		{"a certificate for itself", func() error {
-			_, err := ann.CertificatesV1().CertificateSigningRequests().Create(ctx, signingRequest(t, "ann", "system:masters"),
+			_, err := ann.CertificatesV1().CertificateSigningRequests().Create(ctx,
+				signingRequest(t, "ann", "system:masters"),
 				metav1.CreateOptions{})
 			return err
 		}()},
@@ -320,7 +325,8 @@ func labelEscalation(t *testing.T, s *twoNodeCluster) {
 		{"aggregation of cluster-admin into edit", "cluster-admin",
 			`{"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"}}}`, true},
 		{"another aggregation rule", "aggregated",
-			`{"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}]}}`,
+			`{"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"kubernetes.io/bootstrapping": ` +
+				`"rbac-defaults"}}]}}`,
 			true},
 		{"removal of the aggregation rule", "aggregated", `{"aggregationRule": null}`, true},
 	} {
@@ -365,8 +371,9 @@ func TestAbusiveClients(t *testing.T) {
 	t.Parallel()
 	s := newTwoNodeCluster(t)
 	ctx := t.Context()
-	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"k": strings.Repeat("x",
-		4<<20)}}
+	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"},
+		Data: map[string]string{"k": strings.Repeat("x",
+			4<<20)}}
 	if _, err := s.Client.CoreV1().ConfigMaps("shop").Create(ctx, big,
 		metav1.CreateOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
 		t.Errorf("create of 4 MiB: got %v, want RequestEntityTooLarge", err)
@@ -440,7 +447,8 @@ func TestSlowBodiesAreDisconnected(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := conn.Write([]byte("POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nContent-Type: " +
+		if _, err := conn.Write([]byte("POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: " +
+			"x\r\nContent-Type: " +
 			"application/json\r\nContent-Length: 100000\r\n\r\n{")); err != nil {
 			t.Fatal(err)
 		}
@@ -475,7 +483,8 @@ func (s *Server) rawStatusCode(t *testing.T, path string) int {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path); err != nil {
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+		path); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

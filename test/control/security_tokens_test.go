@@ -175,7 +175,8 @@ func TestServiceAccountTokenSecret(t *testing.T) {
 		t.Errorf("got namespace %q and a CA bundle of %d bytes", data["namespace"], len(data["ca.crt"]))
 	}
 	client := s.clientWithToken(t, string(data["token"]))
-	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{},
+	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+		&authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})
 	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:"+s.Namespace+":robot" {
 		t.Fatalf("got user %+v, %v", who, err)
@@ -202,7 +203,8 @@ func TestBootstrapTokenSingleUse(t *testing.T) {
 		if change != nil {
 			change(&b)
 		}
-		if _, err := s.Client.CoreV1().Secrets("kube-system").Create(ctx, b.ToSecret(), metav1.CreateOptions{}); err != nil {
+		if _, err := s.Client.CoreV1().Secrets("kube-system").Create(ctx, b.ToSecret(),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		return b

@@ -51,7 +51,8 @@ func TestServiceAllocation(t *testing.T) {
 	}
 	requireRejection := func(want, spec string) {
 		t.Helper()
-		out, err := s.TryKubectl(t, "apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: "+spec, "apply", "-f", "-")
+		out, err := s.TryKubectl(t, "apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: "+spec, "apply",
+			"-f", "-")
 		if err == nil || !strings.Contains(out, want) {
 			t.Errorf("service %s: got %v, want %q: %s", spec, err, want, out)
 		}
@@ -95,10 +96,15 @@ func TestKubernetesService(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, want := range map[string]string{
-		"service kubernetes -o jsonpath={.spec.clusterIP}":                                                       "10.43.0.1",
-		`service kubernetes -o jsonpath={.metadata.annotations.berth\.dev/reached-at}`:                           "192.0.2.77:" + u.Port(),
-		"endpoints kubernetes -o jsonpath={.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}":             "192.0.2.77:" + u.Port(),
-		"endpointslice kubernetes -o jsonpath={.endpoints[0].addresses[0]}:{.ports[0].port}{.metadata.labels.*}": "192.0.2.77:" + u.Port() + "kubernetes",
+		"service kubernetes -o " +
+			"jsonpath={.spec.clusterIP}": "10.43.0.1",
+		`service kubernetes -o ` +
+			`jsonpath={.metadata.annotations.berth\.dev/reached-at}`: "192.0.2.77:" + u.Port(),
+		"endpoints kubernetes -o " +
+			"jsonpath={.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}": "192.0.2.77:" + u.Port(),
+		"endpointslice kubernetes -o " +
+			"jsonpath={.endpoints[0].addresses[0]}:{.ports[0].port}{.metadata.labels.*}": "192.0.2.77:" + u.Port() +
+			"kubernetes",
 	} {
 		var got string
 		waitUntil(t, what, func() bool {
@@ -183,7 +189,8 @@ func TestEndpointsFollowPods(t *testing.T) {
 		return err == nil
 	})
 	updateStatus := func(ready corev1.ConditionStatus) {
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.42.0.5", PodIPs: []corev1.PodIP{{IP: "10.42.0.5"}},
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.42.0.5",
+			PodIPs:     []corev1.PodIP{{IP: "10.42.0.5"}},
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}
 		if pod, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -206,7 +213,8 @@ func TestEndpointsFollowPods(t *testing.T) {
 	waitForEndpoints("", " ")
 	s.Kubectl(t, "delete", "service", "web")
 	waitUntil(t, "deletion of the endpoints", func() bool {
-		out, err := s.TryKubectl(t, "", "get", "endpointslices,endpoints", "-l", "endpoints.kubernetes.io/managed-by", "-o",
+		out, err := s.TryKubectl(t, "", "get", "endpointslices,endpoints", "-l", "endpoints.kubernetes.io/managed-by",
+			"-o",
 			"name")
 		return err == nil && !strings.Contains(out, "/web")
 	})

@@ -190,8 +190,9 @@ func TestSendInitialEvents(t *testing.T) {
 	var seconds int64 = 5
 	_ = retryUntil(t, func(ctx context.Context) error {
 		w, err := client.CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{
-			SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-			TimeoutSeconds: &seconds,
+			SendInitialEvents: &yes, AllowWatchBookmarks: true,
+			ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+			TimeoutSeconds:       &seconds,
 		})
 		if err != nil {
 			return err
@@ -217,7 +218,8 @@ func TestSecondServerTakesOver(t *testing.T) {
 	withEtcd := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
 	one := Start(t, withEtcd)
 	waitForOutput(t, one, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
-	leader := one.Kubectl(t, "-n", "kube-system", "get", "lease", "berth-control", "-o", "jsonpath={.spec.holderIdentity}")
+	leader := one.Kubectl(t, "-n", "kube-system", "get", "lease", "berth-control", "-o",
+		"jsonpath={.spec.holderIdentity}")
 	two := Start(t, withEtcd, func(c *control.Config) {
 		c.EncryptionConfig = filepath.Join(one.DataDir, "pki",
 			"encryption.yaml")

@@ -65,7 +65,8 @@ func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.
 			if !strings.Contains(n.agent.Log(), "removed leftover of an interrupted CRI call") {
 				t.Error("no log message for the removed leftovers")
 			}
-			_, err := n.host.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: foreign})
+			_, err := n.host.Runtime.RemovePodSandbox(t.Context(),
+				&runtimeapi.RemovePodSandboxRequest{PodSandboxId: foreign})
 			n.must("remove the other agent's sandbox", err)
 			for _, name := range remaining {
 				n.removeManifest(name)

@@ -124,7 +124,8 @@ func TestScenario16_PodThatCannotTerminateReportsWhy(t *testing.T) {
 				"KillContainerError: container main cannot be stopped: ") || !strings.HasSuffix(got, "injected fault") {
 				t.Errorf("condition: got %q", got)
 			}
-			n.checkOutput([]string{"describe", "stuck"}, "TeardownIncomplete", "container main cannot be stopped: ", "FailedKillPod", "error killing container main")
+			n.checkOutput([]string{"describe", "stuck"}, "TeardownIncomplete", "container main cannot be stopped: ",
+				"FailedKillPod", "error killing container main")
 			n.checkOutput([]string{"why", "stuck"}, "injected fault")
 			n.putPod(n.simple("other"))
 			n.awaitRunning("other")

@@ -41,8 +41,10 @@ func (c *churn) pod(in *incarnation) *corev1.Pod {
 	probe := func(period int32, h corev1.ProbeHandler) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: period, FailureThreshold: 10, TimeoutSeconds: 20}
 	}
-	get := probe(1, corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/delay?d=50ms", Port: intstr.FromInt32(8080)}})
-	run := probe(2, corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/testbox", "sleep", "100ms", ",", "print", "fine"}}})
+	get := probe(1, corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/delay?d=50ms",
+		Port: intstr.FromInt32(8080)}})
+	run := probe(2, corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/testbox", "sleep", "100ms",
+		",", "print", "fine"}}})
 	m.ReadinessProbe, m.LivenessProbe = get, run
 	if in.kind/2%2 == 1 {
 		m.ReadinessProbe, m.LivenessProbe = run, get
@@ -92,8 +94,9 @@ func (c *churn) withHangingProbe(objects []any) []any {
 			continue
 		}
 		run := func(steps ...string) *corev1.Probe {
-			return &corev1.Probe{PeriodSeconds: 2, FailureThreshold: 10, TimeoutSeconds: 3600, ProbeHandler: corev1.ProbeHandler{
-				Exec: &corev1.ExecAction{Command: append([]string{"/bin/testbox"}, steps...)}}}
+			return &corev1.Probe{PeriodSeconds: 2, FailureThreshold: 10, TimeoutSeconds: 3600,
+				ProbeHandler: corev1.ProbeHandler{
+					Exec: &corev1.ExecAction{Command: append([]string{"/bin/testbox"}, steps...)}}}
 		}
 		p.Spec.Containers[0].ReadinessProbe = run("sleep", "100ms")
 		p.Spec.Containers[1].LivenessProbe = run("sleep", "1h", ",", "print", hangMarker)

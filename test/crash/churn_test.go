@@ -47,7 +47,8 @@ func TestRandomKillsUnderChurn(t *testing.T) {
 			t.Parallel()
 			t.Logf("seed %d: set BERTH_SEED=%d to repeat", seed, seed)
 			c := &churn{
-				node: start(t, options{host: hosts.Options{Version: v}}), rand: rand.New(rand.NewPCG(uint64(seed), uint64(i))),
+				node:         start(t, options{host: hosts.Options{Version: v}}),
+				rand:         rand.New(rand.NewPCG(uint64(seed), uint64(i))),
 				incarnations: map[string]*incarnation{}, edits: map[string]int32{},
 			}
 			killsPerVersion := int(kills) / len(hosts.Versions())
@@ -218,7 +219,8 @@ func (c *churn) settle() {
 		prefix := witnessPrefix(&p)
 		// A start that a kill of the agent interrupts is no restart. Its process may have run before
 		// containerd killed it.
-		starts, interrupted := int(p.Status.ContainerStatuses[0].RestartCount)+1, c.interruptedStarts(string(p.UID), "main")
+		starts, interrupted := int(p.Status.ContainerStatuses[0].RestartCount)+1,
+			c.interruptedStarts(string(p.UID), "main")
 		if ran := c.waitRan(prefix, "main"); ran < 1 || ran > starts+interrupted {
 			c.Errorf("%s: got %d starts, want 1 to %d according to its status and %d interrupted starts",
 				name, ran, starts, interrupted)
@@ -242,7 +244,8 @@ func (n *node) compareStatus(oldPod, newPod *corev1.Pod) {
 		before[s.Name] = s
 	}
 	for _, s := range statuses(newPod) {
-		if b := before[s.Name]; s.ContainerID != b.ContainerID || s.RestartCount != b.RestartCount || s.Ready != b.Ready {
+		if b := before[s.Name]; s.ContainerID != b.ContainerID || s.RestartCount != b.RestartCount ||
+			s.Ready != b.Ready {
 			n.Errorf("%s/%s: %s restarts=%d ready=%v, was %s restarts=%d ready=%v", newPod.Name, s.Name,
 				s.ContainerID, s.RestartCount, s.Ready, b.ContainerID, b.RestartCount, b.Ready)
 		}

@@ -73,7 +73,8 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 		t.Fatal(err)
 	}
 	p := &proxy{endpoint: "unix://" + socket, backend: backend, changed: make(chan struct{})}
-	p.server = grpc.NewServer(grpc.ForceServerCodec(bytesCodec{}), grpc.UnknownServiceHandler(p.handle), grpc.MaxRecvMsgSize(64<<20))
+	p.server = grpc.NewServer(grpc.ForceServerCodec(bytesCodec{}), grpc.UnknownServiceHandler(p.handle),
+		grpc.MaxRecvMsgSize(64<<20))
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = p.server.Serve(l) }) // ends with Stop
 	t.Cleanup(func() {

@@ -91,7 +91,8 @@ func TestScenario20_StateDiskFull(t *testing.T) {
 	n.awaitRunning("last")
 	n.waitFor("store to be written to disk again", func() bool {
 		log := n.agent.Log()
-		return strings.LastIndex(log, "local store available again") > strings.LastIndex(log, "local store is in memory only")
+		return strings.LastIndex(log, "local store available again") > strings.LastIndex(log,
+			"local store is in memory only")
 	})
 	n.checkStillLive(before)
 	n.checkRanOnce("before")

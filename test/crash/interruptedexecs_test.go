@@ -25,7 +25,8 @@ func (n *node) sleepingPIDs(secs string) (pids []int) {
 	n.must("list processes", err)
 	for _, f := range files {
 		line, err := os.ReadFile(f)
-		if err == nil && slices.Equal(strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00"), []string{"sleep", secs}) {
+		if err == nil && slices.Equal(strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00"),
+			[]string{"sleep", secs}) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 			n.must("parse a PID", err)
 			pids = append(pids, pid)
@@ -87,7 +88,9 @@ func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 				var now []int
 				n.waitFor(c.what+": old commands to be killed and new ones to run", func() bool {
 					now = execPIDs()
-					return len(now) == 6 && !slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(old, pid) })
+					return len(now) == 6 && !slices.ContainsFunc(now, func(pid int) bool {
+						return slices.Contains(old, pid)
+					})
 				})
 				// The new processes must keep running.
 				for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

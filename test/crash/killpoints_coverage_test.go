@@ -16,7 +16,8 @@ import (
 var (
 	boundaryKinds = []string{ // killed by TestKillAtEveryActionBoundary, which checks this
 		"CreateDirs", "EnsureCgroup", "MountVolume", "RunSandbox", "StartContainer",
-		"StopContainer", "StopSandbox", "RemoveContainer", "RemoveSandbox", "UnmountVolume", "RemoveCgroup", "RemoveDirs",
+		"StopContainer", "StopSandbox", "RemoveContainer", "RemoveSandbox", "UnmountVolume", "RemoveCgroup",
+		"RemoveDirs",
 	}
 	exemptKinds = map[string]string{}
 )

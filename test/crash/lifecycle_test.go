@@ -121,7 +121,8 @@ func (n *node) newLifecyclePod(boundary string) *lifecyclePod {
 	p := n.simple(w.name)
 	p.Spec.TerminationGracePeriodSeconds = new(int64(60))
 	hook := func(name string) *corev1.LifecycleHandler {
-		return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "echo ran >>/witness/" + w.name + "." + name}}}
+		return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "echo ran >>/witness/" +
+			w.name + "." + name}}}
 	}
 	c := &p.Spec.Containers[0]
 	c.Image, c.Args = ref, nil
@@ -129,7 +130,8 @@ func (n *node) newLifecyclePod(boundary string) *lifecyclePod {
 		"trap 'exit 0' TERM; echo started >>/witness/" + w.name + ".main; while :; do sleep 1000 & wait; done"}
 	c.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
 	c.ReadinessProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "test -e /config/key"}}},
+		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c",
+			"test -e /config/key"}}},
 		PeriodSeconds: 1, TimeoutSeconds: 20,
 	}
 	second := n.witnessed(w.name, "second", "sleep")
@@ -145,7 +147,8 @@ func (n *node) newLifecyclePod(boundary string) *lifecyclePod {
 	podspec.SetDefaults(p)
 	w.pod = p
 	w.config = &corev1.ConfigMap{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: w.name, Namespace: "default"},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: w.name,
+			Namespace: "default"},
 		Data: map[string]string{"key": "old"},
 	}
 	return w
@@ -160,7 +163,8 @@ func (w *lifecyclePod) pulledBlobs() int { return w.registry.Counts(w.repo).Blob
 // agent was killed after it.
 func (w *lifecyclePod) checkPullAfterKill() {
 	w.Helper()
-	st, err := w.host.Image.ImageStatus(w.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: w.pod.Spec.Containers[0].Image}})
+	st, err := w.host.Image.ImageStatus(w.Context(),
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: w.pod.Spec.Containers[0].Image}})
 	w.must("image status", err)
 	if after := strings.HasPrefix(w.lastKillPoint(), "after"); after != (st.Image != nil) {
 		w.Errorf("agent was killed %s; image is present: %v", w.lastKillPoint(), st.Image != nil)
@@ -207,7 +211,8 @@ func (w *lifecyclePod) checkConfigMap() {
 		text, err := os.ReadFile(filepath.Join(dir, "key"))
 		return err == nil && string(text) == "new"
 	})
-	for c, command := range map[string][]string{"main": {"cat", "/config/key"}, "second": {"/bin/testbox", "cat", "/config/key"}} {
+	for c, command := range map[string][]string{"main": {"cat", "/config/key"},
+		"second": {"/bin/testbox", "cat", "/config/key"}} {
 		if got := w.exec(c, command...); got != "new" {
 			w.Errorf("container %s: ConfigMap content: got %q, want \"new\"", c, got)
 		}
@@ -222,7 +227,8 @@ func (w *lifecyclePod) checkConfigMap() {
 
 func (w *lifecyclePod) exec(container string, command ...string) string {
 	w.Helper()
-	out, err := w.agent.Command(w.Context(), append([]string{"exec", w.name, "-c", container, "--"}, command...)...).CombinedOutput()
+	out, err := w.agent.Command(w.Context(), append([]string{"exec", w.name, "-c", container, "--"},
+		command...)...).CombinedOutput()
 	w.must(fmt.Sprintf("exec %v: %s", command, out), err)
 	return strings.TrimSpace(string(out))
 }
@@ -244,10 +250,12 @@ func (w *lifecyclePod) checkResized() {
 			return c.Type == corev1.PodResizeInProgress || c.Type == corev1.PodResizePending
 		})
 		return !resizing && slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-			return s.Name == "main" && s.Resources != nil && s.Resources.Limits.Memory().String() == "128Mi" && s.AllocatedResources.Memory().String() == "96Mi"
+			return s.Name == "main" && s.Resources != nil && s.Resources.Limits.Memory().String() == "128Mi" &&
+				s.AllocatedResources.Memory().String() == "96Mi"
 		})
 	})
-	got := w.exec("main", "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max")
+	got := w.exec("main", "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat "+
+		"/sys/fs/cgroup/memory.max")
 	if got != fmt.Sprint(128<<20) {
 		w.Errorf("memory limit of the container: got %s, want 128 MiB", got)
 	}

@@ -168,7 +168,8 @@ func (h *longChurn) killContainer() func() bool {
 		return nil
 	}
 	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
-	st, err := h.host.Runtime.ContainerStatus(h.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	st, err := h.host.Runtime.ContainerStatus(h.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id,
+		Verbose: true})
 	if err != nil {
 		return nil // an image edit has replaced the container
 	}

@@ -79,7 +79,8 @@ func (w *desiredPod) mismatch(p *corev1.Pod) string {
 	case crashLoops:
 		good = main.State.Terminated != nil || main.LastTerminationState.Terminated != nil
 	case imageMissing:
-		good = main.State.Waiting != nil && (main.State.Waiting.Reason == "ErrImagePull" || main.State.Waiting.Reason == "ImagePullBackOff")
+		good = main.State.Waiting != nil && (main.State.Waiting.Reason == "ErrImagePull" ||
+			main.State.Waiting.Reason == "ImagePullBackOff")
 	default:
 		good = isReady(p) && p.Spec.Containers[0].Image == w.image
 	}
@@ -96,7 +97,8 @@ func (w *desiredPod) mismatch(p *corev1.Pod) string {
 
 // configMapFile returns the content of the file in a pod's ConfigMap volume.
 func (h *longChurn) configMapFile(p *corev1.Pod) string {
-	text, _ := os.ReadFile(filepath.Join(h.agent.RootDir, "pods", string(p.UID), "volumes/kubernetes.io~configmap/config/key"))
+	text, _ := os.ReadFile(filepath.Join(h.agent.RootDir, "pods", string(p.UID),
+		"volumes/kubernetes.io~configmap/config/key"))
 	return string(text)
 }
 
@@ -212,7 +214,8 @@ func (h *longChurn) podWithVolumes(w *desiredPod) []any {
 	p := h.pod(&w.incarnation)
 	m := &p.Spec.Containers[0]
 	ref := corev1.LocalObjectReference{Name: w.name}
-	names := &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "name", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
+	names := &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "name",
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
 	for name, source := range map[string]corev1.VolumeSource{
 		"config":   {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref}},
 		"secret":   {Secret: &corev1.SecretVolumeSource{SecretName: w.name}},
@@ -229,7 +232,9 @@ func (h *longChurn) podWithVolumes(w *desiredPod) []any {
 	m.VolumeMounts = append(m.VolumeMounts, corev1.VolumeMount{Name: "disk", MountPath: "/part", SubPath: "part/of"})
 	// In a fixed order, because otherwise each edit would replace the pod.
 	slices.SortFunc(p.Spec.Volumes, func(a, b corev1.Volume) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(m.VolumeMounts, func(a, b corev1.VolumeMount) int { return strings.Compare(a.MountPath, b.MountPath) })
+	slices.SortFunc(m.VolumeMounts, func(a, b corev1.VolumeMount) int {
+		return strings.Compare(a.MountPath, b.MountPath)
+	})
 	limit := corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(w.memory<<20, resource.BinarySI)}
 	m.Resources = corev1.ResourceRequirements{Limits: limit, Requests: limit.DeepCopy()}
 	if w.kind%2 == 1 {
@@ -244,8 +249,10 @@ func (h *longChurn) podWithVolumes(w *desiredPod) []any {
 	podspec.SetDefaults(p)
 	meta := metav1.ObjectMeta{Name: w.name, Namespace: "default"}
 	return []any{
-		&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: map[string]string{"key": w.configText()}},
-		&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta, StringData: map[string]string{"key": "secret"}},
+		&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta,
+			Data: map[string]string{"key": w.configText()}},
+		&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta,
+			StringData: map[string]string{"key": "secret"}},
 		p,
 	}
 }

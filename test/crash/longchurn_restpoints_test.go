@@ -266,7 +266,8 @@ func residentBytes(pid int) int64 {
 func (h *longChurn) httpGet(path string) string {
 	ctx, cancel := context.WithTimeout(h.Context(), 10*time.Second)
 	defer cancel()
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", h.agent.Socket)
 	}}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth"+path, nil)

@@ -58,7 +58,8 @@ func TestLongChurn(t *testing.T) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			t.Logf("seed %d: set BERTH_SEED=%d to repeat the actions, though not their timing", seed, seed)
-			n := start(t, options{host: hosts.Options{Version: v}, agent: hosts.AgentOptions{StateDir: smallDisk(t, "64m")}})
+			n := start(t, options{host: hosts.Options{Version: v},
+				agent: hosts.AgentOptions{StateDir: smallDisk(t, "64m")}})
 			h := &longChurn{
 				churn: &churn{node: n, rand: rand.New(rand.NewPCG(uint64(seed), uint64(i))), edits: map[string]int32{}},
 				log:   all[i], duration: duration, desired: map[string]*desiredPod{}, port: freePort(t),

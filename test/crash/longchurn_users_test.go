@@ -56,7 +56,8 @@ func (h *longChurn) userRequest(ctx context.Context, random *rand.Rand, pod stri
 	case 1:
 		return "attach", h.agent.Command(ctx, "attach", pod, "-c", "main").Run()
 	case 2:
-		return "logs", h.client.Logs(ctx, nodeapi.LogRequest{Namespace: "default", Pod: pod, Container: "main", Follow: random.IntN(2) == 0}, io.Discard, io.Discard)
+		return "logs", h.client.Logs(ctx, nodeapi.LogRequest{Namespace: "default", Pod: pod, Container: "main",
+			Follow: random.IntN(2) == 0}, io.Discard, io.Discard)
 	case 3:
 		return "port-forward", h.portForward(ctx, pod)
 	case 4:
@@ -66,7 +67,10 @@ func (h *longChurn) userRequest(ctx context.Context, random *rand.Rand, pod stri
 		_, err = h.client.Top(ctx, nodeapi.TopRequest{Window: 100 * time.Millisecond})
 		return "top", err
 	case 6:
-		return "watch events", h.client.WatchEvents(ctx, nodeapi.EventsRequest{}, func(nodeapi.EventNotification) error { return nil })
+		return "watch events", h.client.WatchEvents(ctx, nodeapi.EventsRequest{},
+			func(nodeapi.EventNotification) error {
+				return nil
+			})
 	default:
 		_, err = h.client.Timeline(ctx, "default", pod)
 		return "timeline", err

@@ -142,7 +142,8 @@ func (n *node) stopAndCheck() {
 			if file := os.Getenv("BERTH_CRASH_LOGS"); file != "" {
 				containerdLog, _ := os.ReadFile(filepath.Join(n.host.Dir, "containerd.log"))
 				for suffix, text := range map[string][]byte{".log": []byte(log), ".containerd.log": containerdLog} {
-					if err := os.WriteFile(filepath.Join(file, strings.ReplaceAll(n.Name(), "/", "_")+suffix), text, 0o600); err != nil {
+					if err := os.WriteFile(filepath.Join(file, strings.ReplaceAll(n.Name(), "/", "_")+suffix), text,
+						0o600); err != nil {
 						n.Log(err)
 					}
 				}
@@ -231,7 +232,8 @@ func (n *node) describe() string {
 	}
 	if list, err := n.host.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); err == nil {
 		for _, c := range list.Containers {
-			fmt.Fprintf(&b, "container %.8s %s/%s/%d %s\n", c.Id, c.Labels["io.kubernetes.pod.name"], c.Metadata.Name, c.Metadata.Attempt, c.State)
+			fmt.Fprintf(&b, "container %.8s %s/%s/%d %s\n", c.Id, c.Labels["io.kubernetes.pod.name"], c.Metadata.Name,
+				c.Metadata.Attempt, c.State)
 		}
 	}
 	return b.String()
@@ -299,9 +301,10 @@ func (n *node) awaitRunning(names ...string) {
 }
 
 func isReady(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodRunning && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	return p.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
 }
 
 func statuses(p *corev1.Pod) []corev1.ContainerStatus {
@@ -391,7 +394,9 @@ func (n *node) sandboxes(pod string) []*runtimeapi.PodSandbox {
 	n.Helper()
 	list, err := n.host.Runtime.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{})
 	n.must("list sandboxes", err)
-	return slices.DeleteFunc(list.Items, func(s *runtimeapi.PodSandbox) bool { return pod != "" && s.Metadata.Name != pod })
+	return slices.DeleteFunc(list.Items, func(s *runtimeapi.PodSandbox) bool {
+		return pod != "" && s.Metadata.Name != pod
+	})
 }
 
 // containers returns the containers of a pod in the runtime, or all containers if the name is empty.
@@ -452,8 +457,9 @@ func (n *node) startCount(pod, container string) int {
 
 var (
 	createdSandbox   = regexp.MustCompile(`RunPodSandbox for .* returns sandbox id \\"(\w+)\\"`)
-	createdContainer = regexp.MustCompile(`CreateContainer within sandbox \\"(\w+)\\" for .*[nN]ame:\W*([\w-]+).* returns container id \\"(\w+)\\"`)
-	failedStart      = regexp.MustCompile(`StartContainer for \\"(\w+)\\" failed`)
+	createdContainer = regexp.MustCompile(`CreateContainer within sandbox \\"(\w+)\\" for .*[nN]ame:\W*([\w-]+).* ` +
+		`returns container id \\"(\w+)\\"`)
+	failedStart = regexp.MustCompile(`StartContainer for \\"(\w+)\\" failed`)
 )
 
 // interruptedStarts returns how many starts of a pod's container containerd reported as failed.
@@ -533,7 +539,8 @@ func (n *node) simple(name string, steps ...string) *corev1.Pod {
 	}
 	p.Spec.TerminationGracePeriodSeconds = new(int64(1))
 	p.Spec.Containers = []corev1.Container{n.witnessed(name, "main", steps...)}
-	p.Spec.Volumes = []corev1.Volume{{Name: "witness", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: n.witness}}}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "witness",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: n.witness}}}}
 	return p
 }
 
@@ -547,10 +554,14 @@ func (n *node) rich(name string) []any {
 	p.Spec.InitContainers = []corev1.Container{n.witnessed(name, "init", "cat", "/config/key", "/secret/key"), sidecar}
 	p.Spec.Containers = append(p.Spec.Containers, n.witnessed(name, "second", "sleep"))
 	p.Spec.Volumes = append(p.Spec.Volumes,
-		corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
-		corev1.Volume{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}},
-		corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}})
-	mounts := []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}, {Name: "config", MountPath: "/config"}, {Name: "secret", MountPath: "/secret"}}
+		corev1.Volume{Name: "scratch",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
+		corev1.Volume{Name: "config",
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}},
+		corev1.Volume{Name: "secret",
+			VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}})
+	mounts := []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}, {Name: "config", MountPath: "/config"},
+		{Name: "secret", MountPath: "/secret"}}
 	for _, cs := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range cs {
 			cs[i].VolumeMounts = append(cs[i].VolumeMounts, mounts...)
@@ -558,8 +569,10 @@ func (n *node) rich(name string) []any {
 	}
 	meta := metav1.ObjectMeta{Name: name, Namespace: "default"}
 	return []any{
-		&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: map[string]string{"key": "config"}},
-		&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta, StringData: map[string]string{"key": "secret"}},
+		&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta,
+			Data: map[string]string{"key": "config"}},
+		&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta,
+			StringData: map[string]string{"key": "secret"}},
 		p,
 	}
 }

@@ -48,7 +48,8 @@ var colours = []string{"#1f6fb4", "#c8641e", "#2f8f4e", "#7a4fa3"}
 func draw(duration time.Duration, panels []chartPanel) string {
 	var b strings.Builder
 	height := panelHeight * len(panels)
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="%s" font-size="12" fill="%s">`+"\n",
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
+		`font-family="%s" font-size="12" fill="%s">`+"\n",
 		plotWidth, height, plotWidth, height, family, foreground)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="%s"/>`+"\n", plotWidth, height, background)
 	for i, p := range panels {
@@ -76,11 +77,13 @@ func (p *chartPanel) draw(b *strings.Builder, duration time.Duration) {
 
 	fmt.Fprintf(b, `<text x="%d" y="18" font-weight="bold">%s</text>`+"\n", marginLeft, html.EscapeString(p.title))
 	for v := 0.0; v <= maxValue+step/2; v += step {
-		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="%s"/>`, marginLeft, plotWidth-marginRight, y(v), y(v), gridColour)
+		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="%s"/>`, marginLeft, plotWidth-marginRight,
+			y(v), y(v), gridColour)
 		fmt.Fprintf(b, `<text x="%d" y="%.1f" text-anchor="end">%g</text>`+"\n", marginLeft-6, y(v)+4, v)
 	}
 	for _, at := range p.ticks {
-		fmt.Fprintf(b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="%s"/>`+"\n", x(at), x(at), marginTop, marginTop+innerHeight, tickColour)
+		fmt.Fprintf(b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="%s"/>`+"\n", x(at), x(at), marginTop,
+			marginTop+innerHeight, tickColour)
 	}
 	unit, name := time.Minute, "min"
 	if duration < 5*time.Minute {
@@ -88,12 +91,14 @@ func (p *chartPanel) draw(b *strings.Builder, duration time.Duration) {
 	}
 	every := niceStep(float64(duration/unit) / 8)
 	for v := 0.0; v <= float64(duration)/float64(unit); v += every {
-		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%g %s</text>`+"\n", x(time.Duration(v*float64(unit))), panelHeight-8, v, name)
+		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%g %s</text>`+"\n",
+			x(time.Duration(v*float64(unit))), panelHeight-8, v, name)
 	}
 	legend := marginLeft + 8*len(p.title) + 20
 	for i, l := range p.lines {
 		colour := colours[i%len(colours)]
-		fmt.Fprintf(b, `<rect x="%d" y="9" width="12" height="10" fill="%s"/><text x="%d" y="18">%s</text>`+"\n", legend, colour, legend+17, html.EscapeString(l.name))
+		fmt.Fprintf(b, `<rect x="%d" y="9" width="12" height="10" fill="%s"/><text x="%d" y="18">%s</text>`+"\n",
+			legend, colour, legend+17, html.EscapeString(l.name))
 		legend += 8*len(l.name) + 40
 		l.draw(b, colour, x, y)
 	}
@@ -141,7 +146,8 @@ func TestPlotIsWellFormed(t *testing.T) {
 	t.Parallel()
 	text := draw(time.Hour, []chartPanel{
 		{title: "a < b & c", lines: []line{
-			{name: "joined", points: []point{{0, 0}, {time.Minute, 40}, {2 * time.Minute, -1}, {3 * time.Minute, 130}, {time.Hour, 7}}},
+			{name: "joined", points: []point{{0, 0}, {time.Minute, 40}, {2 * time.Minute, -1}, {3 * time.Minute, 130},
+				{time.Hour, 7}}},
 			{name: "single", dots: true, points: []point{{time.Hour, 130}}},
 		}, ticks: []time.Duration{time.Minute}},
 		{title: "empty"},
@@ -166,13 +172,15 @@ func TestPlotIsWellFormed(t *testing.T) {
 			}
 			for pair := range strings.FieldsSeq(a.Value) {
 				var x, y float64
-				if _, err := fmt.Sscanf(pair, "%g,%g", &x, &y); err != nil || x < marginLeft || x > plotWidth-marginRight || y < marginTop || y > marginTop+innerHeight {
+				if _, err := fmt.Sscanf(pair, "%g,%g", &x, &y); err != nil || x < marginLeft ||
+					x > plotWidth-marginRight || y < marginTop || y > marginTop+innerHeight {
 					t.Errorf("point outside of the panel: %s, %v", pair, err)
 				}
 			}
 		}
 	}
-	if count["polyline"] != 2 || count["circle"] != 1 || count["g"] != 2 || !strings.Contains(text, "a &lt; b &amp; c") {
+	if count["polyline"] != 2 || count["circle"] != 1 || count["g"] != 2 ||
+		!strings.Contains(text, "a &lt; b &amp; c") {
 		t.Errorf("unexpected element counts %v in\n%s", count, text)
 	}
 }

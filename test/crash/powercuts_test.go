@@ -32,7 +32,8 @@ func TestPowerCuts(t *testing.T) {
 			t.Logf("seed %d: set BERTH_SEED=%d to repeat the actions, though not the times of the power cuts",
 				seed, seed)
 			d := all[i]
-			d.node, d.rand = start(t, options{host: hosts.Options{Version: v}}), rand.New(rand.NewPCG(uint64(seed), uint64(i)))
+			d.node, d.rand = start(t, options{host: hosts.Options{Version: v}}),
+				rand.New(rand.NewPCG(uint64(seed), uint64(i)))
 			d.run(int(cuts)/len(hosts.Versions()), int(pods))
 		})
 	}
@@ -247,7 +248,8 @@ func reportCuts(t *testing.T, seed int64, pods int, startTime time.Time, all []*
 		}
 		slices.Sort(started)
 		slices.Sort(addresses)
-		p("| %s | %d | %d | %.1f s, %.1f s | %d, %d, %d | %.1f s, %.1f s | %d to %d | %s |", d.version, len(d.rounds), first,
+		p("| %s | %d | %d | %.1f s, %.1f s | %d, %d, %d | %.1f s, %.1f s | %d to %d | %s |", d.version, len(d.rounds),
+			first,
 			elapsed[len(elapsed)/2].Seconds(), elapsed[len(elapsed)-1].Seconds(), started[0], started[len(started)/2],
 			started[len(started)-1], recovery[len(recovery)/2].Seconds(), recovery[len(recovery)-1].Seconds(),
 			addresses[0], addresses[len(addresses)-1], verdict(d.passed))

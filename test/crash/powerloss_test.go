@@ -22,7 +22,8 @@ func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 			n.put("rich", n.rich("rich")...)
 			n.putPod(n.simple("one"))
 			n.putPod(n.simple("two"))
-			for name, steps := range map[string][]string{"done": {"exit", "0"}, "failed": {"exit", "7"}, "cut-short": {"sleep"}} {
+			for name, steps := range map[string][]string{"done": {"exit", "0"}, "failed": {"exit", "7"},
+				"cut-short": {"sleep"}} {
 				p := n.simple(name, steps...)
 				p.Spec.RestartPolicy = corev1.RestartPolicyNever
 				n.putPod(p)
@@ -48,7 +49,9 @@ func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 					return !slices.ContainsFunc(names, func(name string) bool {
 						p := pods[name]
 						ss := statuses(&p)
-						return len(ss) == 0 || slices.ContainsFunc(ss, func(s corev1.ContainerStatus) bool { return n.startCount(name, s.Name) <= loss })
+						return len(ss) == 0 || slices.ContainsFunc(ss, func(s corev1.ContainerStatus) bool {
+							return n.startCount(name, s.Name) <= loss
+						})
 					})
 				})
 				n.awaitRunning(names...)

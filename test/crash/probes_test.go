@@ -129,7 +129,8 @@ func TestHungExecProbeFails(t *testing.T) {
 			n := start(t, options{host: hosts.Options{Version: v}})
 			p := n.simple("stuck")
 			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
-				ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/testbox", "print", "fine"}}},
+				ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/testbox", "print",
+					"fine"}}},
 				PeriodSeconds: 1, TimeoutSeconds: 1, FailureThreshold: 2,
 			}
 			n.putPod(p)
@@ -146,14 +147,16 @@ func TestHungExecProbeFails(t *testing.T) {
 			resume := n.stopProcess(n.host.Pid())
 			n.waitFor("probe with an unknown result", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
-				return err == nil && len(probes.Probes) == 1 && slices.ContainsFunc(probes.Probes[0].Recent, func(r nodeapi.ProbeRun) bool {
-					return r.Result == "unknown" && strings.Contains(r.Output, "runtime interrupted the command")
-				})
+				return err == nil && len(probes.Probes) == 1 &&
+					slices.ContainsFunc(probes.Probes[0].Recent, func(r nodeapi.ProbeRun) bool {
+						return r.Result == "unknown" && strings.Contains(r.Output, "runtime interrupted the command")
+					})
 			})
 			resume()
 			n.waitFor("next probe to succeed", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
-				return err == nil && len(probes.Probes) == 1 && len(probes.Probes[0].Recent) > 0 && probes.Probes[0].Recent[0].Result == "success"
+				return err == nil && len(probes.Probes) == 1 && len(probes.Probes[0].Recent) > 0 &&
+					probes.Probes[0].Recent[0].Result == "success"
 			})
 			watch.finish(n)
 			resume = n.stopProcess(shims[0])

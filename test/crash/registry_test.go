@@ -49,7 +49,8 @@ func (n *node) waitingReason(name string) string {
 
 // newRegistry starts a registry that serves an image as ref. A label makes it different from the images that
 // the runtime has. The runtime does not pull layers that it already has.
-func newRegistry(t *testing.T, ref string, image func(context.Context, string) (images.Archive, error)) *images.Registry {
+func newRegistry(t *testing.T, ref string, image func(context.Context, string) (images.Archive,
+	error)) *images.Registry {
 	t.Helper()
 	r, err := images.NewRegistry(images.RegistryOptions{})
 	if err != nil {
@@ -214,15 +215,17 @@ func TestScenario18_ForeignSandboxesAreNotTouched(t *testing.T) {
 // runForeignSandbox creates a sandbox as another agent would, without berth's owner label. It returns its ID.
 func (n *node) runForeignSandbox() string {
 	n.Helper()
-	sb, err := n.host.Runtime.RunPodSandbox(n.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "default", Uid: "8e1b8b3e-0000-4000-8000-000000000001"},
-		LogDirectory: n.TempDir(),
-		Labels: map[string]string{
-			"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "default",
-			"io.kubernetes.pod.uid": "8e1b8b3e-0000-4000-8000-000000000001",
-		},
-		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.host.CgroupRoot + "/foreign"},
-	}})
+	sb, err := n.host.Runtime.RunPodSandbox(n.Context(),
+		&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "default",
+				Uid: "8e1b8b3e-0000-4000-8000-000000000001"},
+			LogDirectory: n.TempDir(),
+			Labels: map[string]string{
+				"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "default",
+				"io.kubernetes.pod.uid": "8e1b8b3e-0000-4000-8000-000000000001",
+			},
+			Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.host.CgroupRoot + "/foreign"},
+		}})
 	n.must("run a sandbox", err)
 	n.must("run a sandbox", n.host.WaitRuncInit(n.Context()))
 	return sb.PodSandboxId

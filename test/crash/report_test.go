@@ -71,7 +71,8 @@ func machine() string {
 	}
 	return fmt.Sprintf("%d CPUs (%s), %s of memory, Linux %s, cgroup %s, %s; commit %s; "+
 		"built with %s, %s the race detector; load average at the end %s.",
-		runtime.NumCPU(), field("/proc/cpuinfo", "model name"), field("/proc/meminfo", "MemTotal"), unix.ByteSliceToString(u.Release[:]), groups,
+		runtime.NumCPU(), field("/proc/cpuinfo", "model name"), field("/proc/meminfo", "MemTotal"),
+		unix.ByteSliceToString(u.Release[:]), groups,
 		runtime.GOARCH, commit(), runtime.Version(), built, strings.Join(strings.Fields(string(load))[:3], " "))
 }
 
@@ -244,7 +245,8 @@ func drawChurnPlot(all []*runRecord) string {
 		name := "containerd " + c.runtime
 		panels = append(panels,
 			chartPanel{title: name + ": agent memory, MiB", ticks: ticks, lines: []line{
-				{name: "resident", points: of("resident", 1<<20)}, {name: "heap at rest points", points: heap, dots: true},
+				{name: "resident", points: of("resident", 1<<20)}, {name: "heap at rest points", points: heap,
+					dots: true},
 			}},
 			chartPanel{title: name + ": agent resources", ticks: ticks, lines: []line{
 				{name: "goroutines", points: of("goroutines", 1)}, {name: "descriptors", points: of("descriptors", 1)},

@@ -22,7 +22,8 @@ func (n *node) shims(sandbox string) (pids []int) {
 	n.must("list processes", err)
 	for _, f := range all {
 		text, _ := os.ReadFile(f)
-		if args := strings.Split(string(text), "\x00"); strings.Contains(args[0], "containerd-shim") && strings.Contains(string(text), sandbox) {
+		if args := strings.Split(string(text), "\x00"); strings.Contains(args[0], "containerd-shim") &&
+			strings.Contains(string(text), sandbox) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
 			n.must("read a process ID", err)
 			pids = append(pids, pid)
@@ -57,7 +58,8 @@ func TestPodRestartsAfterShimKill(t *testing.T) {
 						return false
 					}
 				}
-				return len(now) == 2 && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Ready && p.Status.ContainerStatuses[0].RestartCount == 1
+				return len(now) == 2 && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Ready &&
+					p.Status.ContainerStatuses[0].RestartCount == 1
 			})
 			n.checkStillLive(other)
 			n.checkRanOnce("other")
@@ -71,7 +73,9 @@ func TestPodRestartsAfterShimKill(t *testing.T) {
 // actionInProgress reports whether `berth why` lists an action of a pod as in progress.
 func (n *node) actionInProgress(name, action string) bool {
 	why, err := n.client.Why(n.Context(), "default", name)
-	return err == nil && slices.ContainsFunc(why.InProgress, func(w nodeapi.Operation) bool { return w.Action == action })
+	return err == nil && slices.ContainsFunc(why.InProgress, func(w nodeapi.Operation) bool {
+		return w.Action == action
+	})
 }
 
 // TestHangingCNIPluginBlocksOnlyItsPod: a hanging CNI plugin blocks its pod and no other, also after the agent is
@@ -171,7 +175,8 @@ func TestContainerdUpgrade(t *testing.T) {
 	n.checkOutput([]string{"restart", "plain"})
 	n.waitFor("container to restart", func() bool {
 		p := n.pods()["plain"]
-		return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil && p.Status.ContainerStatuses[0].RestartCount == 1
+		return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil &&
+			p.Status.ContainerStatuses[0].RestartCount == 1
 	})
 	n.putPod(n.simple("late"))
 	n.awaitRunning("late")

@@ -33,7 +33,9 @@ func TestInvalidStoreIsQuarantined(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			err = db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("berth")).Put([]byte("version"), []byte("999")) })
+			err = db.Update(func(tx *bbolt.Tx) error {
+				return tx.Bucket([]byte("berth")).Put([]byte("version"), []byte("999"))
+			})
 			if err != nil {
 				return err
 			}
@@ -85,7 +87,8 @@ func TestRestartCountIsRecoveredFromLogs(t *testing.T) {
 	restarted := func(times int32) func() bool {
 		return func() bool {
 			p := n.pods()["counted"]
-			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil && p.Status.ContainerStatuses[0].RestartCount == times
+			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil &&
+				p.Status.ContainerStatuses[0].RestartCount == times
 		}
 	}
 	n.checkOutput([]string{"restart", "counted"})
@@ -128,7 +131,8 @@ func TestAgentRunsInMemoryIfQuarantineFails(t *testing.T) {
 	n.putPod(n.simple("late"))
 	n.awaitRunning("late")
 	n.checkOutput([]string{"ps"}, "only in memory", "quarantine failed")
-	n.checkOutput([]string{"check"}, "local store", "quarantine failed", "remove the file that is in the place of the store")
+	n.checkOutput([]string{"check"}, "local store", "quarantine failed",
+		"remove the file that is in the place of the store")
 	if log := n.agent.Log(); !strings.Contains(log, "local store is in memory only") {
 		t.Errorf("no log message about the store in memory:\n%s", log)
 	}

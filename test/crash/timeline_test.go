@@ -21,7 +21,9 @@ func TestTimelineAndEventsSurviveAgentRestart(t *testing.T) {
 		stop       func()
 	}{
 		{"killed", "the agent was killed or crashed", n.kill},
-		{"stopped", "the agent was stopped and started again", func() { n.must("stop the agent", n.agent.Stop(t.Context())) }},
+		{"stopped", "the agent was stopped and started again", func() {
+			n.must("stop the agent", n.agent.Stop(t.Context()))
+		}},
 		{"killed again", "the agent was killed or crashed", n.kill},
 	} {
 		n.waitStoreIdle()

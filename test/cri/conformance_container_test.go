@@ -17,7 +17,8 @@ func testContainer(t *testing.T, h *host) {
 	pod := h.pod(t, "print hello , sleep")
 	s := h.sandbox(t, pod)
 	c := h.container(t, pod, "a", h.containerConfig(pod, s, 2))
-	if c.State != plan.Running || c.Attempt != 2 || c.SandboxID != s.ID || c.Name != "a" || c.Image != images.TestboxRef ||
+	if c.State != plan.Running || c.Attempt != 2 || c.SandboxID != s.ID || c.Name != "a" ||
+		c.Image != images.TestboxRef ||
 		c.SpecHash == "" || c.StartedAt.IsZero() || c.LogPath != filepath.Join(h.logs(pod), "a", "2.log") {
 		t.Errorf("started: %+v", c)
 	}

@@ -221,7 +221,8 @@ func testUpdate(t *testing.T, h *host) {
 		memory  string
 		refused bool
 	}{{"64Mi", false}, {"64Mi", false}, {"4Ki", true}, {"96Mi", false}} {
-		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(row.memory)}
+		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(
+			row.memory)}
 		if err := h.client.ResizeContainer(t.Context(), pod, "a", c.ID); row.refused != (err != nil &&
 			strings.Contains(err.Error(), "below current usage")) {
 			t.Errorf("memory limit of %s: %v", row.memory, err)

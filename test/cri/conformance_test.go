@@ -243,7 +243,8 @@ func (h *host) sandboxConfig(pod *corev1.Pod, attempt uint32) plan.SandboxConfig
 }
 
 func (h *host) containerConfig(pod *corev1.Pod, s plan.Sandbox, attempt uint32) plan.ContainerConfig {
-	return plan.ContainerConfig{Attempt: attempt, Sandbox: s, CgroupParent: h.cgroup, LogDir: h.logs(pod), Image: h.image}
+	return plan.ContainerConfig{Attempt: attempt, Sandbox: s, CgroupParent: h.cgroup, LogDir: h.logs(pod),
+		Image: h.image}
 }
 
 func (h *host) sandbox(t *testing.T, pod *corev1.Pod) plan.Sandbox {

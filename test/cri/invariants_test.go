@@ -119,8 +119,9 @@ func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 		}
 		a, err := raw.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 			PodSandboxId: s.PodSandboxId, SandboxConfig: config,
-			Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "a"}, Labels: config.Labels,
-				Image: &runtimeapi.ImageSpec{Image: "x:1"}},
+			Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "a"},
+				Labels: config.Labels,
+				Image:  &runtimeapi.ImageSpec{Image: "x:1"}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -238,7 +239,8 @@ func TestR2CanceledCallMayComplete(t *testing.T) {
 				switch {
 				case rpc == "StartContainer" && (err != nil || a.State != plan.Running):
 					t.Errorf("started: %+v %v", a, err)
-				case rpc == "CreateContainer" && (plan.KindOf(err) != plan.Canceled || a.ID == "" || a.State != plan.Created):
+				case rpc == "CreateContainer" && (plan.KindOf(err) != plan.Canceled || a.ID == "" ||
+					a.State != plan.Created):
 					t.Errorf("created but not started afterwards: %+v %v", a, err)
 				}
 			})
@@ -344,8 +346,13 @@ func TestR4EveryCallHasDeadline(t *testing.T) {
 				_, err := c.StopContainer(ctx, a.ID, 30*time.Second)
 				return err
 			}},
-			{"remove container", 2 * time.Minute, func(ctx context.Context) error { return c.RemoveContainer(ctx, a.ID) }},
-			{"get pod", 30 * time.Second, func(ctx context.Context) error { _, err := c.Pod(ctx, pod.UID); return err }},
+			{"remove container", 2 * time.Minute, func(ctx context.Context) error {
+				return c.RemoveContainer(ctx, a.ID)
+			}},
+			{"get pod", 30 * time.Second, func(ctx context.Context) error {
+				_, err := c.Pod(ctx, pod.UID)
+				return err
+			}},
 			{"list all pods", 30 * time.Second, func(ctx context.Context) error { _, err := c.Pods(ctx); return err }},
 			{"exec with 5 s", 15 * time.Second, func(ctx context.Context) error {
 				_, _, _, err := c.ExecSync(ctx, a.ID, []string{"x"}, 5*time.Second)
@@ -384,7 +391,8 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 		reason string
 	}{
 		{"containerd cannot set up the network", sandbox, codes.Unknown,
-			`failed to setup network for sandbox "x": plugin type="bridge" failed (add): no IP addresses available in range set: 10.0.0.1-10.0.0.2`, plan.Network, "FailedCreatePodSandBox"},
+			`failed to setup network for sandbox "x": plugin type="bridge" failed (add): no IP addresses available ` +
+				`in range set: 10.0.0.1-10.0.0.2`, plan.Network, "FailedCreatePodSandBox"},
 		{"there is no network configuration", sandbox, codes.Unknown,
 			"failed to setup network for sandbox: cni plugin not initialized", plan.Network, "FailedCreatePodSandBox"},
 		{"CRI-O cannot set up the network", sandbox, codes.Unknown, "failed to create pod network sandbox k8s_x",
@@ -393,32 +401,38 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 			"FailedCreatePodSandBox"},
 		{"the disk is full", create, codes.Unknown, "failed to create snapshot: write /x: no space left on device",
 			plan.NoSpace, "CreateContainerError"},
-		{"the quota is exhausted", create, codes.Unknown, "mkdir: disk quota exceeded", plan.NoSpace, "CreateContainerError"},
+		{"the quota is exhausted", create, codes.Unknown, "mkdir: disk quota exceeded", plan.NoSpace,
+			"CreateContainerError"},
 		{"a cgroup cannot be created, which the kernel also reports as ENOSPC", start, codes.Unknown,
 			"runc: mkdir /sys/fs/cgroup/x: no space left on device", plan.Other, "RunContainerError"},
-		{"the image does not exist", create, codes.NotFound, `failed to resolve image "x": not found`, plan.ImageNotFound,
+		{"the image does not exist", create, codes.NotFound, `failed to resolve image "x": not found`,
+			plan.ImageNotFound,
 			"CreateContainerError"},
 		{"the content of the image does not exist", create, codes.NotFound,
 			`failed to get image from containerd "sha256:0": not found`,
 			plan.ImageNotFound, "CreateContainerError"},
-		{"the sandbox does not exist", create, codes.NotFound, `failed to find sandbox id "x": not found`, plan.NotFound,
+		{"the sandbox does not exist", create, codes.NotFound, `failed to find sandbox id "x": not found`,
+			plan.NotFound,
 			"CreateContainerError"},
 		{"the configuration is rejected", create, codes.InvalidArgument, "bad", plan.Invalid, "CreateContainerError"},
 		{"runc cannot start it", start, codes.Unknown, "OCI runtime create failed", plan.Other, "RunContainerError"},
 		{"the runtime does not implement the call", list, codes.Unimplemented, "unknown method", plan.Unsupported, ""},
-		{"the runtime is starting", create, codes.Unavailable, "server is not initialized yet: unavailable", plan.Unavailable,
+		{"the runtime is starting", create, codes.Unavailable, "server is not initialized yet: unavailable",
+			plan.Unavailable,
 			"CreateContainerError"},
 		{"the runtime is starting, 1.6", create, codes.Unknown, "server is not initialized yet", plan.Unavailable,
 			"CreateContainerError"},
 		{"the runtime is not listening", sandbox, codes.Unavailable,
-			`connection error: desc = "transport: Error while dialing: dial unix /x: connect: connection refused"`, plan.Unavailable, "FailedCreatePodSandBox"},
+			`connection error: desc = "transport: Error while dialing: dial unix /x: connect: connection refused"`,
+			plan.Unavailable, "FailedCreatePodSandBox"},
 		{"the connection broke during a mutating call", start, codes.Unavailable, "error reading from server: EOF",
 			plan.Timeout,
 			"RunContainerError"},
 		{"the connection broke during a read", list, codes.Unavailable, "error reading from server: EOF",
 			plan.Unavailable,
 			""},
-		{"the runtime's own deadline expired", sandbox, codes.DeadlineExceeded, "context deadline exceeded", plan.Timeout,
+		{"the runtime's own deadline expired", sandbox, codes.DeadlineExceeded, "context deadline exceeded",
+			plan.Timeout,
 			"FailedCreatePodSandBox"},
 		{"the runtime canceled the call", start, codes.Canceled, "context canceled", plan.Timeout, "RunContainerError"},
 		{"a response is too large", list, codes.ResourceExhausted, "received message larger than max", plan.Other, ""},
@@ -434,10 +448,13 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 				if err == nil {
 					_, err = c.Pods(t.Context())
 				}
-				if _, ok := errors.AsType[*plan.Error](err); !ok || plan.KindOf(err) != row.kind || reasonOf(err) != row.reason {
-					t.Errorf("kind %v, reason %q, want %v, %q: %v", plan.KindOf(err), reasonOf(err), row.kind, row.reason, err)
+				if _, ok := errors.AsType[*plan.Error](err); !ok || plan.KindOf(err) != row.kind ||
+					reasonOf(err) != row.reason {
+					t.Errorf("kind %v, reason %q, want %v, %q: %v", plan.KindOf(err), reasonOf(err), row.kind,
+						row.reason, err)
 				}
-				if err != nil && (!strings.Contains(err.Error(), row.text) || strings.Contains(err.Error(), "rpc error")) {
+				if err != nil && (!strings.Contains(err.Error(), row.text) ||
+					strings.Contains(err.Error(), "rpc error")) {
 					t.Errorf("error for users: %v", err)
 				}
 			})

@@ -155,7 +155,8 @@ func checkAbortedCreate(t *testing.T, c *cri.Client, layout cri.Layout, search c
 		t.Fatalf("runc root of this containerd not found in %v", layout.RuncRoots)
 	}
 	dirs := map[string]string{}
-	for id, age := range map[string]time.Duration{strings.Repeat("01d1", 16): time.Hour, strings.Repeat("9e31", 16): 0} {
+	for id, age := range map[string]time.Duration{strings.Repeat("01d1", 16): time.Hour,
+		strings.Repeat("9e31", 16): 0} {
 		dirs[id] = filepath.Join(layout.RuncRoots[own], "k8s.io", id)
 		at := time.Now().Add(-age)
 		if err := errors.Join(os.MkdirAll(dirs[id], 0o711), os.Chtimes(dirs[id], at, at)); err != nil {

@@ -212,19 +212,22 @@ func (p *plugin) Allocate(_ context.Context, q *pluginapi.AllocateRequest) (*plu
 		ids := c.DevicesIds
 		fmt.Println("allocate", strings.Join(ids, ","))
 		a := &pluginapi.ContainerAllocateResponse{
-			Envs:        map[string]string{"NULL_DEVICES": strings.Join(ids, ",")},
-			Mounts:      []*pluginapi.Mount{{ContainerPath: "/etc/of-the-host", HostPath: "/etc/hostname", ReadOnly: true}},
+			Envs: map[string]string{"NULL_DEVICES": strings.Join(ids, ",")},
+			Mounts: []*pluginapi.Mount{{ContainerPath: "/etc/of-the-host", HostPath: "/etc/hostname",
+				ReadOnly: true}},
 			Annotations: map[string]string{"example.com/devices": strings.Join(ids, ",")},
 		}
 		for _, id := range ids {
-			a.Devices = append(a.Devices, &pluginapi.DeviceSpec{HostPath: "/dev/null", ContainerPath: "/dev/" + id, Permissions: "rw"})
+			a.Devices = append(a.Devices, &pluginapi.DeviceSpec{HostPath: "/dev/null", ContainerPath: "/dev/" + id,
+				Permissions: "rw"})
 		}
 		out.ContainerResponses = append(out.ContainerResponses, a)
 	}
 	return out, nil
 }
 
-func (p *plugin) PreStartContainer(_ context.Context, q *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+func (p *plugin) PreStartContainer(_ context.Context,
+	q *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	fmt.Println("start", strings.Join(q.DevicesIds, ","))
 	return &pluginapi.PreStartContainerResponse{}, nil
 }

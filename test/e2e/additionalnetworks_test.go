@@ -48,8 +48,10 @@ func TestPodHasRequestedNetworks(t *testing.T) {
 		spec := "containers:\n" + box("c", "", "addrs", end, "sleep")
 		s.Put("short", podYAML("short", "annotations: {"+key+"any/"+name+"@data0}\n", spec))
 		staticIP := subnet + ".77"
-		s.Put("long", podYAML("long", fmt.Sprintf("annotations:\n  %s'[{\"name\": %q, \"ips\": [\"%s/24\"], \"mac\": \"02:00:00:00:07:77\"}, {\"name\": %q, \"interface\": \"more\"}]'\n",
-			key, name, staticIP, name), spec))
+		s.Put("long", podYAML("long",
+			fmt.Sprintf("annotations:\n  %s'[{\"name\": %q, \"ips\": [\"%s/24\"], \"mac\": \"02:00:00:00:07:77\"}, "+
+				"{\"name\": %q, \"interface\": \"more\"}]'\n",
+				key, name, staticIP, name), spec))
 		s.Running("short")
 		long := s.Running("long")
 		s.hasLines(s.WaitOutput("long", "c"), staticIP+"/24")

@@ -18,25 +18,26 @@ func (s *Namespace) waitExplanation(pod string, parts ...string) nodeapi.PodExpl
 	s.t.Helper()
 	var explanation nodeapi.PodExplanation
 	var text string
-	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("explanation of %s to contain %v", pod, parts), func() (bool, error) {
-		var err error
-		if explanation, err = s.Client.Why(s.t.Context(), s.ns, pod); err != nil {
-			return false, nil //nolint:nilerr // retried
-		}
-		text = explanation.Summary
-		for _, x := range explanation.WaitingFor {
-			text += fmt.Sprintf("\n%s %s %s", x.Reason, x.Target, x.Message)
-			for _, f := range x.Details {
-				text += fmt.Sprintf(", %s %s", f.Name, f.Value)
+	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("explanation of %s to contain %v", pod, parts),
+		func() (bool, error) {
+			var err error
+			if explanation, err = s.Client.Why(s.t.Context(), s.ns, pod); err != nil {
+				return false, nil //nolint:nilerr // retried
 			}
-		}
-		for _, p := range parts {
-			if !strings.Contains(text, p) {
-				return false, nil
+			text = explanation.Summary
+			for _, x := range explanation.WaitingFor {
+				text += fmt.Sprintf("\n%s %s %s", x.Reason, x.Target, x.Message)
+				for _, f := range x.Details {
+					text += fmt.Sprintf(", %s %s", f.Name, f.Value)
+				}
 			}
-		}
-		return true, nil
-	})
+			for _, p := range parts {
+				if !strings.Contains(text, p) {
+					return false, nil
+				}
+			}
+			return true, nil
+		})
 	if err != nil {
 		s.t.Fatalf("%v: %s", err, text)
 	}
@@ -88,7 +89,8 @@ func TestPodWaitsForResources(t *testing.T) {
 		s.Pod("small", "containers:\n"+box("c", cpu(100), "sleep"))
 		s.Running("small")
 		p := s.Get("more")
-		if p.Status.Phase != corev1.PodPending || len(p.Status.ContainerStatuses) != 1 || p.Status.ContainerStatuses[0].State.Waiting == nil {
+		if p.Status.Phase != corev1.PodPending || len(p.Status.ContainerStatuses) != 1 ||
+			p.Status.ContainerStatuses[0].State.Waiting == nil {
 			t.Errorf("pending pod: %s", brief(p))
 		}
 		s.Remove("big")
@@ -115,7 +117,9 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 		s.waitExplanation("plain", "OutOfcpu")
 		s.Pod("system", "priorityClassName: system-node-critical\ncontainers:\n"+box("c", cpu(allocatable/5), "sleep"))
 		victim := s.Phase("small", corev1.PodFailed)
-		if victim.Status.Reason != "Preempting" || victim.Status.Message != "Preempted in order to admit critical pod" || condition(victim, corev1.DisruptionTarget) != corev1.ConditionTrue {
+		if victim.Status.Reason != "Preempting" ||
+			victim.Status.Message != "Preempted in order to admit critical pod" ||
+			condition(victim, corev1.DisruptionTarget) != corev1.ConditionTrue {
 			t.Errorf("reason %q, message %q: %s", victim.Status.Reason, victim.Status.Message, brief(victim))
 		}
 		s.Event("small", "Preempting: Preempted in order to admit critical pod "+s.ns+"/system")
@@ -153,7 +157,8 @@ func TestCriticalPodPreemptsOthers(t *testing.T) {
 			}
 		}
 		// An edit that keeps the UID starts the pod again.
-		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(1), "sleep"))
+		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+
+			box("c", cpu(1), "sleep"))
 		s.Running("small")
 		// No controller recreates the preempted pod. The node admits it again when resources are free.
 		s.waitExplanation("large", "OutOfcpu")

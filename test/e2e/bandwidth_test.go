@@ -33,7 +33,8 @@ func TestBandwidthIsLimitedOnTheHost(t *testing.T) {
 				}
 			})
 			s := newNode(t, v, nodeOptions{Args: []string{"--cni-pod-cidr", "10.209.1.0/24"}})
-			s.contains("the configuration", readFile(t, filepath.Join(s.Host.ConfDir, "10-berth.conflist")), `"type": "bandwidth"`)
+			s.contains("the configuration", readFile(t, filepath.Join(s.Host.ConfDir, "10-berth.conflist")),
+				`"type": "bandwidth"`)
 			s.Put("limited", podYAML("limited", bandwidthAnnotations, "containers:\n"+box("c", "", "sleep")))
 			s.Pod("free", "containers:\n"+box("c", "", "sleep"))
 			s.Running("limited")

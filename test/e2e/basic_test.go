@@ -68,7 +68,8 @@ func TestPodRunsAndReportsStatus(t *testing.T) {
 			t.Errorf("got response %q, want \"web\\n\"", body)
 		}
 		st := p.Status
-		if !strings.HasPrefix(st.PodIP, strings.TrimSuffix(s.Host.PodCIDR.Masked().Addr().String(), "0")) || len(st.PodIPs) != 1 || st.PodIPs[0].IP != st.PodIP {
+		if !strings.HasPrefix(st.PodIP, strings.TrimSuffix(s.Host.PodCIDR.Masked().Addr().String(), "0")) ||
+			len(st.PodIPs) != 1 || st.PodIPs[0].IP != st.PodIP {
 			t.Errorf("pod IPs: got %q %v, want one of %s", st.PodIP, st.PodIPs, s.Host.PodCIDR)
 		}
 		if st.HostIP != s.Host.Gateway.String() || len(st.HostIPs) != 1 {
@@ -92,12 +93,14 @@ func TestPodRunsAndReportsStatus(t *testing.T) {
 		checkOrder("PodReadyToStartContainers", "ContainersReady")
 		checkOrder("Initialized", "Ready")
 		c := status(p, "web")
-		if !c.Ready || c.Started == nil || !*c.Started || c.RestartCount != 0 || !strings.HasPrefix(c.ContainerID, "containerd://") ||
+		if !c.Ready || c.Started == nil || !*c.Started || c.RestartCount != 0 ||
+			!strings.HasPrefix(c.ContainerID, "containerd://") ||
 			!strings.HasSuffix(c.Image, "berth/testbox:1") || !strings.Contains(c.ImageID, "sha256:") ||
 			c.State.Running.StartedAt.Time.Before(start) {
 			t.Errorf("container status: %+v", c)
 		}
-		for _, e := range []string{"Pulled: Container image \"berth/testbox:1\" already present on machine", "Created: ", "Started: "} {
+		for _, e := range []string{"Pulled: Container image \"berth/testbox:1\" already present on machine",
+			"Created: ", "Started: "} {
 			s.Event("web", e)
 		}
 		s.checkLogFiles(p)
@@ -120,7 +123,8 @@ func (s *Namespace) checkLogFiles(p *corev1.Pod) {
 	if _, err := time.Parse(time.RFC3339Nano, f[0]); err != nil {
 		s.t.Error(err)
 	}
-	link := filepath.Join("/var/log/containers", p.Name+"_"+s.ns+"_web-"+strings.TrimPrefix(status(p, "web").ContainerID, "containerd://")+".log")
+	link := filepath.Join("/var/log/containers", p.Name+"_"+s.ns+"_web-"+
+		strings.TrimPrefix(status(p, "web").ContainerID, "containerd://")+".log")
 	if target, err := os.Readlink(link); err != nil || target != file {
 		s.t.Errorf("symlink %s: got target %q (%v), want %s", link, target, err, file)
 	}

@@ -40,12 +40,15 @@ func TestPsPrintsKubernetesListAndTable(t *testing.T) {
 			if !ok || kind.Kind != "List" || len(list.Items) != 1 {
 				t.Fatalf("ps -o %s: got %T of kind %s, want a List of one item", form, obj, kind)
 			}
-			item, _, err := serializer.NewCodecFactory(scheme).UniversalDeserializer().Decode(list.Items[0].Raw, nil, nil)
-			if pod, ok := item.(*corev1.Pod); err != nil || !ok || pod.UID != p.UID || pod.Status.PodIP != p.Status.PodIP {
+			item, _, err := serializer.NewCodecFactory(scheme).UniversalDeserializer().Decode(list.Items[0].Raw, nil,
+				nil)
+			if pod, ok := item.(*corev1.Pod); err != nil || !ok || pod.UID != p.UID ||
+				pod.Status.PodIP != p.Status.PodIP {
 				t.Errorf("ps -o %s: unexpected item %v (%v)", form, item, err)
 			}
 		}
-		s.contains("ps -o wide", s.Berth("ps", "-n", s.ns, "-o", "wide"), "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "one", "1/1", "Running", p.Status.PodIP, s.Host.Name)
+		s.contains("ps -o wide", s.Berth("ps", "-n", s.ns, "-o", "wide"), "NAME", "READY", "STATUS", "RESTARTS", "AGE",
+			"IP", "one", "1/1", "Running", p.Status.PodIP, s.Host.Name)
 		s.contains("ps -A", s.Berth("ps", "-A"), "NAMESPACE", s.ns)
 	})
 }
@@ -110,7 +113,8 @@ func TestScenario37_DescribeWhyTimelineAndPlan(t *testing.T) {
 			`+box("main", "resources: {requests: {cpu: 10m, memory: 16Mi}}", "sleep")))
 		p := s.Running("web")
 		s.contains("describe", s.Berth("describe", "-n", s.ns, "web"),
-			"Name:", "web", "Namespace:", s.ns, "app=web", "Status:", "Running", p.Status.PodIP, "Init Containers:", "first",
+			"Name:", "web", "Namespace:", s.ns, "app=web", "Status:", "Running", p.Status.PodIP, "Init Containers:",
+			"first",
 			"Containers:", "main",
 			"berth/testbox:1", "Conditions:", "Ready", "Events:", "Pulled", "Created", "Started")
 		s.waitWhy("web", "web", "Running")
@@ -144,7 +148,8 @@ func TestScenario37_DescribeWhyTimelineAndPlan(t *testing.T) {
 			}
 			return s.Berth("plan", "-f", file)
 		}
-		s.contains("plan of a new pod", plan(podYAML("fresh", "", "containers:\n"+box("c", "", "sleep"))), "create", "RunSandbox", "StartContainer")
+		s.contains("plan of a new pod", plan(podYAML("fresh", "", "containers:\n"+box("c", "", "sleep"))), "create",
+			"RunSandbox", "StartContainer")
 		manifest := podYAML("web", "labels: {app: web}", `
 			initContainers:
 			`+box("first", "", "print ready")+`
@@ -185,7 +190,9 @@ func TestCheckAndVersion(t *testing.T) {
 			t.Errorf("check fails:\n%s", s.Berth("check"))
 		}
 		for _, want := range []string{"runtime", "cni", "cgroup", "ip_forward", "inotify", "controllers", "disk"} {
-			if !slices.ContainsFunc(r.Items, func(i nodeapi.CheckItem) bool { return strings.Contains(strings.ToLower(i.Name), want) }) {
+			if !slices.ContainsFunc(r.Items, func(i nodeapi.CheckItem) bool {
+				return strings.Contains(strings.ToLower(i.Name), want)
+			}) {
 				t.Errorf("check has no item for %s:\n%s", want, out)
 			}
 		}
@@ -200,11 +207,13 @@ func TestExecStreamsAndExitCode(t *testing.T) {
 		if out := s.Exec("shell", "a", "echo", "hello", "two  blanks"); out != "hello two  blanks\n" {
 			t.Errorf("got output %q", out)
 		}
-		out, err := s.Try("exec", "-n", s.ns, "shell", "-c", "b", "--", "/bin/testbox", "warn", "oops", ",", "exit", "42")
+		out, err := s.Try("exec", "-n", s.ns, "shell", "-c", "b", "--", "/bin/testbox", "warn", "oops", ",", "exit",
+			"42")
 		if x, ok := errors.AsType[*exec.ExitError](err); !ok || x.ExitCode() != 42 || !strings.Contains(out, "oops") {
 			t.Errorf("exit code: %v, output %q", err, out)
 		}
-		cmd := s.Agent.Command(t.Context(), "exec", "-i", "-n", s.ns, "shell", "-c", "a", "--", "sh", "-c", "wc -c; echo done >&2")
+		cmd := s.Agent.Command(t.Context(), "exec", "-i", "-n", s.ns, "shell", "-c", "a", "--", "sh", "-c",
+			"wc -c; echo done >&2")
 		cmd.Stdin = strings.NewReader(strings.Repeat("0123456789", 30_000))
 		var errs strings.Builder
 		cmd.Stderr = &errs
@@ -229,13 +238,15 @@ func (s *Namespace) checkExecTTY() {
 	t := s.t
 	master, slave := pty(t)
 	resize := func(rows, cols uint16) {
-		if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
+		if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ,
+			&unix.Winsize{Row: rows, Col: cols}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	resize(33, 77)
 	// The terminal size arrives on a separate stream, so the script polls.
-	script := `is() { until [ "$(stty size 2>&1)" = "$1" ]; do sleep 0.05; done; echo it is $1; }; is "33 77"; read x; is "44 111"; exit 7`
+	script := `is() { until [ "$(stty size 2>&1)" = "$1" ]; do sleep 0.05; done; echo it is $1; }; is "33 77"; read ` +
+		`x; is "44 111"; exit 7`
 	cmd := s.Agent.Command(t.Context(), "exec", "-it", "-n", s.ns, "shell", "-c", "a", "--", "sh", "-c", script)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
@@ -343,7 +354,8 @@ func TestLogsFollowAndSelectLines(t *testing.T) {
 			strings.Count(out, "goodbye") != 1 {
 			t.Errorf("logs -p: %q", out)
 		}
-		if out, err := s.Try("logs", "-n", s.ns, "writes", "-c", "missing"); err == nil || !strings.Contains(out, "missing") {
+		if out, err := s.Try("logs", "-n", s.ns, "writes", "-c", "missing"); err == nil ||
+			!strings.Contains(out, "missing") {
 			t.Errorf("unknown container: %v %q", err, out)
 		}
 	})

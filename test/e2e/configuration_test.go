@@ -77,7 +77,9 @@ func dialTLS(t *testing.T, address string, c *tls.Config) (tls.ConnectionState, 
 // waitListening waits until there is a listener at an address.
 func waitListening(t *testing.T, address string) {
 	t.Helper()
-	if err := hosts.WaitFor(t.Context(), address, func() (bool, error) { return !isClosed(t, address), nil }); err != nil {
+	if err := hosts.WaitFor(t.Context(), address, func() (bool, error) {
+		return !isClosed(t, address), nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -212,12 +214,14 @@ func (c *configuredNode) kubeletConfig(h *hosts.Host, clientCA string) (_ map[st
 		"cgroupRoot":           h.CgroupRoot, "podPidsLimit": 48, "failSwapOn": !swap, "oomScoreAdj": 321,
 		"serializeImagePulls": true, "maxParallelImagePulls": 1, "registryPullQPS": 1, "registryBurst": 1,
 		"imageMinimumGCAge": "1s", "imageMaximumGCAge": "15s",
-		"kubeReserved": map[string]string{"cpu": "100m", "memory": "128Mi", "pid": "700"}, "systemReserved": map[string]string{"cpu": "150m", "memory": "256Mi", "pid": "300"},
-		"evictionHard": map[string]string{"memory.available": "100Mi"},
-		"resolvConf":   c.resolvConf, "clusterDNS": []string{"10.96.7.7"}, "clusterDomain": "k8s.example",
+		"kubeReserved":   map[string]string{"cpu": "100m", "memory": "128Mi", "pid": "700"},
+		"systemReserved": map[string]string{"cpu": "150m", "memory": "256Mi", "pid": "300"},
+		"evictionHard":   map[string]string{"memory.available": "100Mi"},
+		"resolvConf":     c.resolvConf, "clusterDNS": []string{"10.96.7.7"}, "clusterDomain": "k8s.example",
 		"podLogsDir": c.logs, "allowedUnsafeSysctls": []string{"kernel.msg*"},
 		"crashLoopBackOff":       map[string]any{"maxContainerRestartPeriod": "3s"},
-		"memoryThrottlingFactor": 0.9, "memoryReservationPolicy": "TieredReservation", "memorySwap": map[string]any{"swapBehavior": "LimitedSwap"},
+		"memoryThrottlingFactor": 0.9, "memoryReservationPolicy": "TieredReservation",
+		"memorySwap": map[string]any{"swapBehavior": "LimitedSwap"},
 	}, err
 }
 
@@ -264,7 +268,8 @@ func (c *configuredNode) checkServing() {
 		c.t.Errorf("cipher suite that is not configured: %v", err)
 	}
 	st, err := dialTLS(c.t, api, tls12(tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384))
-	if err != nil || st.Version != tls.VersionTLS12 || !st.PeerCertificates[0].Equal(&x509.Certificate{Raw: c.cert.der}) {
+	if err != nil || st.Version != tls.VersionTLS12 ||
+		!st.PeerCertificates[0].Equal(&x509.Certificate{Raw: c.cert.der}) {
 		c.t.Errorf("configured cipher suite: %v, version %x", err, st.Version)
 	}
 	if _, err := dialTLS(c.t, api, &tls.Config{}); err != nil {
@@ -280,7 +285,8 @@ func (c *configuredNode) checkReservedResources() {
 		c.t.Fatal(err)
 	}
 	envVar := func(name, divisor string) string {
-		return "{name: " + strings.ToUpper(name) + ", valueFrom: {resourceFieldRef: {resource: limits." + name + ", divisor: " + divisor + "}}}"
+		return "{name: " + strings.ToUpper(name) + ", valueFrom: {resourceFieldRef: {resource: limits." + name +
+			", divisor: " + divisor + "}}}"
 	}
 	c.Pod("all", "containers:\n"+box("c", "env: ["+envVar("cpu", "1m")+", "+envVar("memory", "'1'")+"]", "env CPU",
 		"env MEMORY", "cgroup", end, "sleep"))
@@ -289,7 +295,8 @@ func (c *configuredNode) checkReservedResources() {
 	p := c.Running("all")
 	c.checkCgroup(p, "", "pids", "pids.max", "48") // below cgroupRoot
 	_, maxProcesses := node.Processes()
-	for _, file := range []string{"/sys/fs/cgroup/pids" + c.Host.CgroupRoot + "/kubepods/pids.max", "/sys/fs/cgroup" + c.Host.CgroupRoot + "/kubepods/pids.max"} {
+	for _, file := range []string{"/sys/fs/cgroup/pids" + c.Host.CgroupRoot + "/kubepods/pids.max", "/sys/fs/cgroup" +
+		c.Host.CgroupRoot + "/kubepods/pids.max"} {
 		if !exists(file) { // of the other cgroup version
 			continue
 		}
@@ -318,20 +325,24 @@ func (c *configuredNode) checkDNS() {
 
 // checkLimits checks podPidsLimit, allowedUnsafeSysctls and the maximum restart back-off.
 func (c *configuredNode) checkLimits() {
-	c.Pod("forks", "restartPolicy: Never\ncontainers:\n"+sh("c", "", "i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i+1)); done; echo all of them"))
+	c.Pod("forks", "restartPolicy: Never\ncontainers:\n"+
+		sh("c", "", "i=0; while [ $i -lt 60 ]; do sleep 1000 & i=$((i+1)); done; echo all of them"))
 	if c.Phase("forks", corev1.PodFailed); !strings.Contains(c.log("forks", "c", false), "can't fork") {
 		c.t.Errorf("podPidsLimit: %s", c.log("forks", "c", false))
 	}
-	c.Pod("tuned", "securityContext: {sysctls: [{name: kernel.msgmax, value: '9999'}]}\ncontainers:\n"+box("c", "", "cat /proc/sys/kernel/msgmax", end, "sleep"))
+	c.Pod("tuned", "securityContext: {sysctls: [{name: kernel.msgmax, value: '9999'}]}\ncontainers:\n"+
+		box("c", "", "cat /proc/sys/kernel/msgmax", end, "sleep"))
 	c.hasLines(c.WaitOutput("tuned", "c"), "9999")
-	c.Pod("untuned", "securityContext: {sysctls: [{name: net.core.somaxconn, value: '99'}]}\ncontainers:\n"+box("c", "", "sleep"))
+	c.Pod("untuned", "securityContext: {sysctls: [{name: net.core.somaxconn, value: '99'}]}\ncontainers:\n"+
+		box("c", "", "sleep"))
 	if p := c.Phase("untuned", corev1.PodFailed); p.Status.Reason != "SysctlForbidden" {
 		c.t.Errorf("allowedUnsafeSysctls: %s", brief(p))
 	}
 	c.Pod("crashes", "containers:\n"+box("c", "", "exit 3"))
 	c.Wait("crashes", "in its longest back-off", func(p *corev1.Pod) bool {
 		k := status(p, "c")
-		return k.RestartCount >= 2 && k.State.Waiting != nil && strings.Contains(k.State.Waiting.Message, "back-off 3s restarting")
+		return k.RestartCount >= 2 && k.State.Waiting != nil &&
+			strings.Contains(k.State.Waiting.Message, "back-off 3s restarting")
 	})
 }
 
@@ -448,10 +459,13 @@ func TestSoftEvictionThreshold(t *testing.T) {
 			s.checkParallelPulls()
 
 			s.Pod("hog", "terminationGracePeriodSeconds: 3600\nvolumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
-				box("fills", "volumeMounts: [{name: data, mountPath: /data}]", "ignore-term", "fill /data/x 40", end, "sleep"))
+				box("fills", "volumeMounts: [{name: data, mountPath: /data}]", "ignore-term", "fill /data/x 40", end,
+					"sleep"))
 			s.WaitOutput("hog", "fills")
 			p := s.Phase("hog", corev1.PodFailed) // long before the pod's own grace period ends
-			if p.Status.Reason != "Evicted" || !strings.Contains(p.Status.Message, "The node was low on resource: ephemeral-storage. Threshold quantity: ") {
+			if p.Status.Reason != "Evicted" ||
+				!strings.Contains(p.Status.Message,
+					"The node was low on resource: ephemeral-storage. Threshold quantity: ") {
 				t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
 			}
 			s.contains("the log", s.WaitLog("hog", "fills", "TERM"), "TERM")
@@ -505,7 +519,8 @@ func TestUnsupportedHostIsRejected(t *testing.T) {
 		dir := t.TempDir()
 		swaps, wrapped := filepath.Join(dir, "swaps"), filepath.Join(dir, "berth")
 		err = errors.Join(
-			os.WriteFile(swaps, []byte("Filename\tType\tSize\tUsed\tPriority\n/dev/sdz9 partition 1048572 0 -2\n"), 0o644),
+			os.WriteFile(swaps, []byte("Filename\tType\tSize\tUsed\tPriority\n/dev/sdz9 partition 1048572 0 -2\n"),
+				0o644),
 			hosts.WriteProgram(wrapped, "#!/bin/sh\nexec unshare -m sh -c 'mount --bind "+swaps+
 				" /proc/swaps && exec \"$@\"' sh "+built.berth+" \"$@\"\n"))
 		if err != nil {
@@ -515,7 +530,8 @@ func TestUnsupportedHostIsRejected(t *testing.T) {
 			t.Helper()
 			ctx, cancel := waitContext(t)
 			defer cancel()
-			a, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: binary, Host: s.Host, Name: "r-" + strings.ToLower(field), Config: config})
+			a, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: binary, Host: s.Host, Name: "r-" +
+				strings.ToLower(field), Config: config})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -529,7 +545,8 @@ func TestUnsupportedHostIsRejected(t *testing.T) {
 		}
 		checkRejected("tlsCipherSuites[0]", built.berth,
 			map[string]any{"tlsCipherSuites": []string{"TLS_RSA_WITH_RC4_128_SHA"}})
-		checkRejected("imageMaximumGCAge", built.berth, map[string]any{"imageMinimumGCAge": "2h", "imageMaximumGCAge": "1h"})
+		checkRejected("imageMaximumGCAge", built.berth, map[string]any{"imageMinimumGCAge": "2h",
+			"imageMaximumGCAge": "1h"})
 		checkRejected("evictionSoft[nodefs.available]", built.berth,
 			map[string]any{"evictionSoft": map[string]string{"nodefs.available": "50%"}})
 		checkRejected("staticPodURL", built.berth, map[string]any{"staticPodURL": "http://127.0.0.1/"})

@@ -22,13 +22,15 @@ func TestScenario24_RestartSkipsBackOff(t *testing.T) {
 		after := s.Wait("stays", "running with b restarted", func(p *corev1.Pod) bool {
 			return status(p, "b").RestartCount == 1 && status(p, "b").Ready
 		})
-		if status(after, "a").ContainerID != status(before, "a").ContainerID || after.UID != before.UID || after.Status.PodIP != before.Status.PodIP {
+		if status(after, "a").ContainerID != status(before, "a").ContainerID || after.UID != before.UID ||
+			after.Status.PodIP != before.Status.PodIP {
 			t.Error("a restart of b restarted other containers")
 		}
 		s.Event("stays", "Killing: Container b is restarted because a user asked for it")
 		s.Berth("restart", s.ns+"/stays")
 		s.Wait("stays", "restarted as a whole", func(p *corev1.Pod) bool {
-			return status(p, "a").RestartCount == 1 && status(p, "b").RestartCount == 2 && status(p, "a").Ready && status(p, "b").Ready
+			return status(p, "a").RestartCount == 1 && status(p, "b").RestartCount == 2 && status(p, "a").Ready &&
+				status(p, "b").Ready
 		})
 		// A restart skips the back-off.
 		s.Pod("fails", "volumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
@@ -58,7 +60,8 @@ func TestDebugContainerSharesTargetProcesses(t *testing.T) {
 			"--attach", "--",
 			"sh", "-c", "cat /proc/1/cmdline | tr '\\0' ' '; cat /proc/1/root/made; hostname")
 		s.contains("debug", out, "testbox", "sleep", "here", "plain")
-		cmd := s.Agent.Command(t.Context(), "debug", "-i", "-q", "-n", s.ns, "plain", "--image", "busybox:1.36", "-c", "shell", "--", "sh")
+		cmd := s.Agent.Command(t.Context(), "debug", "-i", "-q", "-n", s.ns, "plain", "--image", "busybox:1.36", "-c",
+			"shell", "--", "sh")
 		cmd.Stdin = strings.NewReader("echo typed $((6*7)); exit\n")
 		text, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(text), "typed 42") {
@@ -68,7 +71,8 @@ func TestDebugContainerSharesTargetProcesses(t *testing.T) {
 			t.Errorf("got log %q", out)
 		}
 		p := s.Get("plain")
-		if p.UID != before.UID || len(p.Spec.EphemeralContainers) != 2 || len(p.Status.EphemeralContainerStatuses) != 2 || status(p, "app").RestartCount != 0 {
+		if p.UID != before.UID || len(p.Spec.EphemeralContainers) != 2 ||
+			len(p.Status.EphemeralContainerStatuses) != 2 || status(p, "app").RestartCount != 0 {
 			t.Errorf("got %d ephemeral containers, want 2: %s", len(p.Spec.EphemeralContainers), brief(p))
 		}
 		s.contains("describe", s.Berth("describe", "-n", s.ns, "plain"), "Ephemeral Containers:", "inspect:", "shell:")
@@ -92,8 +96,10 @@ func TestDebugProfiles(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("capabilities", "containers:\n"+box("app", "", "sleep"))
 		s.Running("capabilities")
-		for profile, want := range map[string]string{"general": "19", "baseline": "", "netadmin": "12", "sysadmin": "12 19 21"} {
-			out := s.Berth("debug", "-q", "-n", s.ns, "capabilities", "--image", "busybox:1.36", "-c", profile, "--profile",
+		for profile, want := range map[string]string{"general": "19", "baseline": "", "netadmin": "12",
+			"sysadmin": "12 19 21"} {
+			out := s.Berth("debug", "-q", "-n", s.ns, "capabilities", "--image", "busybox:1.36", "-c", profile,
+				"--profile",
 				profile, "--attach", "--",
 				"sh", "-c", "grep CapEff /proc/self/status")
 			var effective uint64
@@ -111,8 +117,10 @@ func TestDebugProfiles(t *testing.T) {
 			}
 		}
 		// The image runs as root, which this profile forbids.
-		if out, err := s.Try("debug", "-n", s.ns, "capabilities", "--image", "busybox:1.36", "-c", "restricted", "--profile",
-			"restricted", "--attach", "--", "true"); err == nil || !strings.Contains(out, "CreateContainerConfigError") {
+		if out, err := s.Try("debug", "-n", s.ns, "capabilities", "--image", "busybox:1.36", "-c", "restricted",
+			"--profile",
+			"restricted", "--attach", "--", "true"); err == nil ||
+			!strings.Contains(out, "CreateContainerConfigError") {
 			t.Errorf("restricted: %v %s", err, out)
 		}
 	})
@@ -122,7 +130,8 @@ func TestDebugProfiles(t *testing.T) {
 func TestLogsAndEventsByLabel(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		for name, app := range map[string]string{"one": "a", "two": "a", "three": "b"} {
-			s.Put(name, podYAML(name, "labels: {app: "+app+"}", "containers:\n"+box("c", "", "print this-is-"+name, "sleep")))
+			s.Put(name, podYAML(name, "labels: {app: "+app+"}", "containers:\n"+box("c", "", "print this-is-"+name,
+				"sleep")))
 		}
 		for _, name := range []string{"one", "two", "three"} {
 			s.Running(name)
@@ -156,7 +165,8 @@ func TestRequestedChangesSurviveAgentRestart(t *testing.T) {
 		const count = 6
 		for i := range count {
 			name := fmt.Sprint("debug-", i)
-			cmd := s.Agent.Command(t.Context(), "debug", "-n", s.ns, "target", "--image", "busybox:1.36", "-c", name, "--",
+			cmd := s.Agent.Command(t.Context(), "debug", "-n", s.ns, "target", "--image", "busybox:1.36", "-c", name,
+				"--",
 				"sleep", "1000")
 			if i == 0 {
 				if out, err := cmd.CombinedOutput(); err != nil {

@@ -63,7 +63,9 @@ func TestDevicePlugin(t *testing.T) {
 		if !strings.Contains(p.Log(), "allocate null-0\nstart null-0\n") {
 			t.Errorf("unexpected calls of the plugin:\n%s", p.Log())
 		}
-		pod := s.Wait("one", "healthy in the status", func(p *corev1.Pod) bool { return deviceHealth(p) == "null-0=Healthy" })
+		pod := s.Wait("one", "healthy in the status", func(p *corev1.Pod) bool {
+			return deviceHealth(p) == "null-0=Healthy"
+		})
 		s.Pod("two", "containers:\n"+box("c", nullDevices(1), "sleep"))
 		s.Running("two")
 		if got := s.allocatedDevice("two"); got != "null-1" {
@@ -80,7 +82,9 @@ func TestDevicePlugin(t *testing.T) {
 		}
 		// An unhealthy device stays allocated. The pod status shows it.
 		s.sendToPlugin(p, "unhealthy null-0")
-		s.Wait("one", "unhealthy in the status", func(p *corev1.Pod) bool { return deviceHealth(p) == "null-0=Unhealthy" })
+		s.Wait("one", "unhealthy in the status", func(p *corev1.Pod) bool {
+			return deviceHealth(p) == "null-0=Unhealthy"
+		})
 		s.waitDevices("healthy", 1)
 		s.sendToPlugin(p, "healthy null-0")
 		s.waitDevices("healthy", 2)

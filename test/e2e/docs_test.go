@@ -87,7 +87,8 @@ func TestDocumentationNginxPodResponds(t *testing.T) {
 
 // podCgroup returns the directory of a pod's cgroup for a controller of cgroup v1.
 func (s *Namespace) podCgroup(controller string, p *corev1.Pod) string {
-	tier := map[corev1.PodQOSClass]string{corev1.PodQOSGuaranteed: "", corev1.PodQOSBurstable: "burstable", corev1.PodQOSBestEffort: "besteffort"}[p.Status.QOSClass]
+	tier := map[corev1.PodQOSClass]string{corev1.PodQOSGuaranteed: "", corev1.PodQOSBurstable: "burstable",
+		corev1.PodQOSBestEffort: "besteffort"}[p.Status.QOSClass]
 	return filepath.Join("/sys/fs/cgroup", controller, s.Host.CgroupRoot, "kubepods", tier, "pod"+string(p.UID))
 }
 
@@ -118,7 +119,8 @@ func TestDocumentationMemoryPodRunsWithinLimit(t *testing.T) {
 		p := s.Running("memory-demo")
 		s.checkCgroup(p, "memory-demo-ctr", "memory", "memory.limit_in_bytes", strconv.Itoa(200<<20))
 		s.checkCgroup(p, "", "memory", "memory.limit_in_bytes", strconv.Itoa(200<<20))
-		if st := s.Running("memory-demo").Status; st.QOSClass != corev1.PodQOSBurstable || status(p, "memory-demo-ctr").RestartCount != 0 {
+		if st := s.Running("memory-demo").Status; st.QOSClass != corev1.PodQOSBurstable ||
+			status(p, "memory-demo-ctr").RestartCount != 0 {
 			t.Errorf("QoS %s\n%s", st.QOSClass, brief(p))
 		}
 		err := hosts.WaitFor(t.Context(), "150 MB to be in use", func() (bool, error) {
@@ -163,7 +165,8 @@ func TestDocumentationGreedyPodIsOOMKilledAndBacksOff(t *testing.T) {
 		}
 		p := s.Wait("memory-demo-2", "OOMKilled and backing off", func(p *corev1.Pod) bool {
 			c := status(p, "memory-demo-2-ctr")
-			return c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" && killed(c.LastTerminationState)
+			return c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" &&
+				killed(c.LastTerminationState)
 		})
 		c := status(p, "memory-demo-2-ctr")
 		if !strings.Contains(c.State.Waiting.Message,
@@ -171,6 +174,8 @@ func TestDocumentationGreedyPodIsOOMKilledAndBacksOff(t *testing.T) {
 			t.Errorf("got message %q", c.State.Waiting.Message)
 		}
 		s.Event("memory-demo-2", "BackOff: ")
-		s.Wait("memory-demo-2", "restarted", func(p *corev1.Pod) bool { return status(p, "memory-demo-2-ctr").RestartCount >= 1 })
+		s.Wait("memory-demo-2", "restarted", func(p *corev1.Pod) bool {
+			return status(p, "memory-demo-2-ctr").RestartCount >= 1
+		})
 	})
 }

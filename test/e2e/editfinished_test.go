@@ -23,7 +23,8 @@ var finishedPods = []struct {
 		"finished", "restartPolicy: Never\ncontainers:\n" + box("c", "", "exit 3"),
 		"testbox:1", "testbox:user", corev1.PodFailed, "", func(p *corev1.Pod) bool {
 			c := status(p, "c")
-			return p.Status.Phase == corev1.PodFailed && c.State.Terminated != nil && c.State.Terminated.ExitCode == 3 && strings.HasSuffix(c.Image, "testbox:user")
+			return p.Status.Phase == corev1.PodFailed && c.State.Terminated != nil &&
+				c.State.Terminated.ExitCode == 3 && strings.HasSuffix(c.Image, "testbox:user")
 		},
 	},
 	{
@@ -59,7 +60,8 @@ func TestEditRestartsFinishedPod(t *testing.T) {
 		}
 		for _, row := range finishedPods {
 			p := s.Wait(row.name, "in the edited state", row.edited)
-			if p.Status.Reason != "" && row.name != "late" || p.DeletionTimestamp != nil || status(p, "c").RestartCount != 0 {
+			if p.Status.Reason != "" && row.name != "late" || p.DeletionTimestamp != nil ||
+				status(p, "c").RestartCount != 0 {
 				t.Errorf("%s: %s %s", row.name, p.Status.Reason, brief(p))
 			}
 		}

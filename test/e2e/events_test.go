@@ -46,7 +46,8 @@ func TestEventsFollow(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		for shell, part := range map[string]string{"bash": "__start_berth", "zsh": "#compdef berth", "fish": "complete -c berth"} {
+		for shell, part := range map[string]string{"bash": "__start_berth", "zsh": "#compdef berth",
+			"fish": "complete -c berth"} {
 			s.contains("completion "+shell, s.Berth("completion", shell), part)
 		}
 		s.Pod("named", "containers:\n"+box("c", "", "sleep"))

@@ -24,12 +24,14 @@ func TestScenario29_PodOverEmptyDirLimitIsEvicted(t *testing.T) {
 			`+sh("ignores-term", "", "trap '' TERM; while :; do sleep 0.1; done")+`
 			`+box("fills", mount, "fill /data/x 20", "sleep")) // starts last, so both containers have run at the eviction
 		s.Put("full", text)
-		s.Pod("fits", "volumes:\n- {name: data, emptyDir: {sizeLimit: 64Mi}}\ncontainers:\n"+box("fills", mount, "fill /data/x 20", "sleep"))
+		s.Pod("fits", "volumes:\n- {name: data, emptyDir: {sizeLimit: 64Mi}}\ncontainers:\n"+
+			box("fills", mount, "fill /data/x 20", "sleep"))
 		p := s.Phase("full", corev1.PodFailed)
 		const message = `Usage of EmptyDir volume "data" exceeds the limit "5Mi". `
 		check := func(p *corev1.Pod) {
 			t.Helper()
-			if p.Status.Reason != "Evicted" || p.Status.Message != message || condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
+			if p.Status.Reason != "Evicted" || p.Status.Message != message ||
+				condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
 				t.Errorf("reason %q, message %q: %s", p.Status.Reason, p.Status.Message, brief(p))
 			}
 			if status(p, "fills").State.Terminated == nil || status(p, "ignores-term").State.Terminated == nil {
@@ -39,7 +41,10 @@ func TestScenario29_PodOverEmptyDirLimitIsEvicted(t *testing.T) {
 		check(p)
 		s.Event("full", "Evicted: "+strings.TrimSpace(message))
 		data := filepath.Join(s.Agent.RootDir, "pods", string(p.UID), "volumes", "kubernetes.io~empty-dir", "data")
-		s.Wait("full", "without its volume", func(*corev1.Pod) bool { _, err := os.Lstat(data); return errors.Is(err, os.ErrNotExist) })
+		s.Wait("full", "without its volume", func(*corev1.Pod) bool {
+			_, err := os.Lstat(data)
+			return errors.Is(err, os.ErrNotExist)
+		})
 		s.waitMetric(`kubelet_evictions{eviction_signal="emptydirfs.limit"}`, equals(1))
 		s.Running("fits")
 
@@ -64,7 +69,8 @@ func TestEvictExplainShowsRankingWithoutEviction(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		createPod := func(name, more, resources string, mib int) {
 			s.Pod(name, more+"volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
-				box("fills", "volumeMounts: [{name: data, mountPath: /data}]"+resources, fmt.Sprintf("fill /data/x %d", mib), end,
+				box("fills", "volumeMounts: [{name: data, mountPath: /data}]"+resources,
+					fmt.Sprintf("fill /data/x %d", mib), end,
 					"sleep"))
 			s.WaitOutput(name, "fills")
 		}
@@ -74,14 +80,16 @@ func TestEvictExplainShowsRankingWithoutEviction(t *testing.T) {
 		createPod("system", "priorityClassName: system-node-critical\n", "", 9)
 		before := s.metric(`kubelet_evictions{eviction_signal="nodefs.available"}`)
 		e, err := s.Client.Eviction(t.Context(), "nodefs.available")
-		if err != nil || len(e.Signals) != 1 || !e.Signals[0].Requestable || e.Signals[0].UnderPressure || !strings.HasPrefix(e.Signals[0].Message, "nodefs.available is ") {
+		if err != nil || len(e.Signals) != 1 || !e.Signals[0].Requestable || e.Signals[0].UnderPressure ||
+			!strings.HasPrefix(e.Signals[0].Message, "nodefs.available is ") {
 			t.Fatalf("%+v, %v", e, err)
 		}
 		var order []string
 		for _, r := range e.Signals[0].Order {
 			if r.Namespace == s.ns {
 				order = append(order, r.Name)
-				if !r.Known || r.Used < 2<<20 || r.ExceedsRequest != (r.Name != "within") || (r.Requested == 64<<20) != (r.Name == "within") {
+				if !r.Known || r.Used < 2<<20 || r.ExceedsRequest != (r.Name != "within") ||
+					(r.Requested == 64<<20) != (r.Name == "within") {
 					t.Errorf("%+v", r)
 				}
 			}
@@ -90,12 +98,14 @@ func TestEvictExplainShowsRankingWithoutEviction(t *testing.T) {
 			t.Errorf("got order %q, want \"much little within\"", got)
 		}
 		out := s.Berth("evict", "--explain")
-		for _, want := range []string{"memory.available is ", "nodefs.available is ", "pid.available is ", s.ns + "/system: critical because of its priority 2000001000"} {
+		for _, want := range []string{"memory.available is ", "nodefs.available is ", "pid.available is ",
+			s.ns + "/system: critical because of its priority 2000001000"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("output does not contain %q:\n%s", want, out)
 			}
 		}
-		if out, err := s.Try("evict", "--explain", "--signal", "nodefs.full"); err == nil || !strings.Contains(out, `unknown signal "nodefs.full"`) {
+		if out, err := s.Try("evict", "--explain", "--signal", "nodefs.full"); err == nil ||
+			!strings.Contains(out, `unknown signal "nodefs.full"`) {
 			t.Errorf("%v: %s", err, out)
 		}
 		if after := s.metric(`kubelet_evictions{eviction_signal="nodefs.available"}`); after != before {
@@ -120,9 +130,11 @@ func TestScenario29_ContainerStorageLimits(t *testing.T) {
 			"yes 'a line that is long enough to fill the log of a container soon' | head -c 6000000; sleep 3600")+
 			box("other", limit(50), "sleep"))
 		s.Pod("whole", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
-			box("writes", limit(12)+", volumeMounts: [{name: data, mountPath: /data}]", "fill /data/x 12", "fill /x 6", "sleep")+box("other", limit(3), "sleep"))
+			box("writes", limit(12)+", volumeMounts: [{name: data, mountPath: /data}]", "fill /data/x 12", "fill /x 6",
+				"sleep")+box("other", limit(3), "sleep"))
 		s.Pod("fits", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
-			box("writes", limit(40)+", volumeMounts: [{name: data, mountPath: /data}]", "fill /data/x 12", "fill /x 12", end, "sleep"))
+			box("writes", limit(40)+", volumeMounts: [{name: data, mountPath: /data}]", "fill /data/x 12", "fill /x 12",
+				end, "sleep"))
 		s.WaitOutput("fits", "writes")
 		for name, message := range map[string]string{
 			"layer": `Container writes exceeded its local ephemeral storage limit "5Mi". `,

@@ -33,12 +33,16 @@ func mountOptions(log string) map[string]string {
 func TestProcPathsAreMasked(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("proc", "containers:\n"+
-			sh("plain", "", "cat /proc/self/mountinfo; head -c 1 /proc/kcore | wc -c | sed 's/^/kcore /'; echo 1 > /proc/sys/vm/drop_caches; ls -A /sys/firmware | wc -l | sed 's/^/firmware /'; echo --end--; sleep 1000")+
+			sh("plain", "", "cat /proc/self/mountinfo; head -c 1 /proc/kcore | wc -c | sed 's/^/kcore /'; echo 1 > "+
+				"/proc/sys/vm/drop_caches; ls -A /sys/firmware | wc -l | sed 's/^/firmware /'; echo "+
+				"--end--; sleep 1000")+
 			box("all", "securityContext: {privileged: true}", "mounts", end, "sleep"))
 		log := s.WaitOutput("proc", "plain")
 		unprivileged, privileged := mountOptions(log), mountOptions(s.WaitOutput("proc", "all"))
 		checked := 0
-		for _, path := range []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/sys/firmware", "/sys/devices/virtual/powercap"} {
+		for _, path := range []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
+			"/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/sys/firmware",
+			"/sys/devices/virtual/powercap"} {
 			if !exists(path) {
 				continue // not in this kernel
 			}
@@ -104,9 +108,11 @@ func TestMountPropagation(t *testing.T) {
 		s.Pod("propagates", "volumes: [{name: v, hostPath: {path: "+dir+", type: Directory}}]\ncontainers:\n"+
 			// First, because an rbind mount includes the mounts that exist when the container is created.
 			box("private", mount("None"), "ls /v", end, "sleep")+
-			box("observes", mount("HostToContainer"), "await /v/host/here", "await /v/pod/here", "cat /v/host/here", end,
+			box("observes", mount("HostToContainer"), "await /v/host/here", "await /v/pod/here", "cat /v/host/here",
+				end,
 				"sleep")+
-			sh("makes", mount("Bidirectional")+", securityContext: {privileged: true}", "mount -t tmpfs made /v/pod && touch /v/pod/here && echo --end--; sleep 1000"))
+			sh("makes", mount("Bidirectional")+", securityContext: {privileged: true}",
+				"mount -t tmpfs made /v/pod && touch /v/pod/here && echo --end--; sleep 1000"))
 		s.Running("propagates")
 		s.WaitOutput("propagates", "makes")
 		if !exists(filepath.Join(inPod, "here")) {
@@ -138,7 +144,8 @@ func TestSupplementalGroupsPolicy(t *testing.T) {
 		s.Pod("strict", "securityContext: {"+ids+", supplementalGroupsPolicy: Strict}\ncontainers:\n"+
 			box("c", "", "id", end, "sleep"))
 		if !s.supports("supplementalGroupsPolicy Strict") {
-			s.Event("strict", "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not supported in this node")
+			s.Event("strict", "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not "+
+				"supported in this node")
 			s.Phase("strict", corev1.PodFailed)
 			return
 		}
@@ -149,9 +156,11 @@ func TestSupplementalGroupsPolicy(t *testing.T) {
 func TestUDPHostPortReachesPod(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		port := 21002 + s.Host.Number*20
-		s.Pod("udp", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 5353, hostPort: %d, protocol: UDP}]", "udp 5353"), port))
+		s.Pod("udp", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 5353, hostPort: %d, protocol: UDP}]",
+			"udp 5353"), port))
 		// The same port number with another protocol does not conflict.
-		s.Pod("tcp", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d, protocol: TCP}]", "serve"), port))
+		s.Pod("tcp", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d, protocol: TCP}]",
+			"serve"), port))
 		s.Running("udp")
 		s.Running("tcp")
 		address := fmt.Sprintf("%s:%d", s.Host.Gateway, port)

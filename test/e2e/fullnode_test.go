@@ -33,10 +33,13 @@ func TestFullNode(t *testing.T) {
 		pod := func(i int) string {
 			readiness, liveness, startup, server := probes[i%3], probes[(i+1)%3], probes[(i+2)%3], "serve"
 			if i%4 == 3 { // the gRPC server does not serve plain HTTP
-				readiness, liveness, startup, server = "grpc: {port: 8080}", probes[1+i/4%2], "grpc: {port: 8080}", "grpc 8080"
+				readiness, liveness, startup, server = "grpc: {port: 8080}", probes[1+i/4%2], "grpc: {port: 8080}",
+					"grpc 8080"
 			}
-			return "terminationGracePeriodSeconds: 1\ncontainers:\n" + box("c", fmt.Sprintf("startupProbe: {%s, failureThreshold: 600, %s}, readinessProbe: {%s, %s}, livenessProbe: {%s, %s}",
-				startup, timing, readiness, timing, liveness, timing), server)
+			return "terminationGracePeriodSeconds: 1\ncontainers:\n" +
+				box("c", fmt.Sprintf("startupProbe: {%s, failureThreshold: 600, %s}, readinessProbe: {%s, %s}, "+
+					"livenessProbe: {%s, %s}",
+					startup, timing, readiness, timing, liveness, timing), server)
 		}
 		start := time.Now()
 		for i := range maxPods {

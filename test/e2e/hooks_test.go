@@ -25,9 +25,12 @@ func TestPostStartDelaysRunning(t *testing.T) {
 			containers:
 			`+sh("a", mount+", lifecycle: {postStart: {exec: {command: [sh, -c, 'echo a-hook >> /v/log; while [ ! -e /v/go ]; do sleep 0.05; done; echo a-hooked >> /v/log']}}}", "echo a >> /v/log; sleep 1000")+`
 			`+sh("b", mount, "echo b >> /v/log; sleep 1000"))
-		waitFor(t, "the postStart hook to run", func() bool { return strings.Contains(readFile(t, dir+"/log"), "a-hook") })
+		waitFor(t, "the postStart hook to run", func() bool {
+			return strings.Contains(readFile(t, dir+"/log"), "a-hook")
+		})
 		p := s.Get("hooks")
-		if a := status(p, "a"); a.State.Waiting == nil || a.Ready || p.Status.Phase != corev1.PodPending || status(p, "b").State.Waiting == nil {
+		if a := status(p, "a"); a.State.Waiting == nil || a.Ready || p.Status.Phase != corev1.PodPending ||
+			status(p, "b").State.Waiting == nil {
 			t.Errorf("while a hook runs: %s", brief(p))
 		}
 		s.Put("other", podYAML("other", "", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep")))
@@ -35,7 +38,8 @@ func TestPostStartDelaysRunning(t *testing.T) {
 		touch(t, dir+"/go")
 		s.Running("hooks")
 		got := strings.Fields(readFile(t, dir+"/log"))
-		if strings.Join(got, " ") != "car-hook car-hooked a a-hook a-hooked b" && strings.Join(got, " ") != "car-hook car-hooked a-hook a a-hooked b" {
+		if strings.Join(got, " ") != "car-hook car-hooked a a-hook a-hooked b" &&
+			strings.Join(got, " ") != "car-hook car-hooked a-hook a a-hooked b" {
 			t.Errorf("unexpected order: %v", got)
 		}
 	})
@@ -44,7 +48,8 @@ func TestPostStartDelaysRunning(t *testing.T) {
 func TestFailedPostStartKillsContainer(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		hook := "lifecycle: {postStart: {exec: {command: [sh, -c, 'echo hook output; exit 3']}}}"
-		s.Pod("never", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", hook, "sleep 1000"))
+		s.Pod("never", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
+			sh("c", hook, "sleep 1000"))
 		p := s.Phase("never", corev1.PodFailed)
 		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 137 {
 			t.Errorf("never: %s", brief(p))
@@ -59,14 +64,16 @@ func TestFailedPostStartKillsContainer(t *testing.T) {
 
 		// The hook succeeds after the restart.
 		s.Pod("again", "terminationGracePeriodSeconds: 1\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
-			sh("c", "volumeMounts: [{name: v, mountPath: /v}], lifecycle: {postStart: {exec: {command: [sh, -c, '[ -e /v/x ] || { touch /v/x; exit 1; }']}}}", "sleep 1000"))
+			sh("c", "volumeMounts: [{name: v, mountPath: /v}], lifecycle: {postStart: {exec: {command: [sh, -c, '[ "+
+				"-e /v/x ] || { touch /v/x; exit 1; }']}}}", "sleep 1000"))
 		p = s.Running("again")
 		if c := status(p, "c"); c.RestartCount != 1 || c.LastTerminationState.Terminated == nil {
 			t.Errorf("again: %s", brief(p))
 		}
 
 		// A tcpSocket hook is valid and always fails.
-		s.Pod("tcp", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "lifecycle: {postStart: {tcpSocket: {port: 80}}}", "sleep"))
+		s.Pod("tcp", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
+			box("c", "lifecycle: {postStart: {tcpSocket: {port: 80}}}", "sleep"))
 		s.Phase("tcp", corev1.PodFailed)
 		s.Event("tcp", "FailedPostStartHook: ")
 	})
@@ -80,7 +87,9 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 			return fmt.Sprintf("trap 'echo term-%s >> /v/log; exit 0' TERM; while :; do sleep 0.05; done", name)
 		}
 		hook := func(name, more string) string {
-			return mount + more + fmt.Sprintf(", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo pre-%s >> /v/log; sleep 0.3; echo done-%s >> /v/log']}}}", name, name)
+			return mount + more +
+				fmt.Sprintf(", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo pre-%s >> /v/log; sleep 0.3; "+
+					"echo done-%s >> /v/log']}}}", name, name)
 		}
 		s.Pod("order", `
 			terminationGracePeriodSeconds: 30
@@ -93,7 +102,8 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 		s.Remove("order")
 		s.WaitDeleted("order")
 		got := readFile(t, dir+"/log")
-		for _, pair := range [][2]string{{"pre-main", "done-main"}, {"done-main", "term-main"}, {"done-car", "term-car"}, {"term-main", "term-car"}} {
+		for _, pair := range [][2]string{{"pre-main", "done-main"}, {"done-main", "term-main"},
+			{"done-car", "term-car"}, {"term-main", "term-car"}} {
 			if x, y := strings.Index(got, pair[0]), strings.Index(got, pair[1]); x < 0 || y < 0 || x > y {
 				t.Errorf("%s is not before %s in %q", pair[0], pair[1], got)
 			}
@@ -101,15 +111,18 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 
 		// A hook that fails is reported and has no other effect. A hook that hangs uses the grace period
 		// and 2 s more.
-		s.Pod("fails", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+		s.Pod("fails", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+
+			"}}]\ncontainers:\n"+
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'exit 1']}}}", script("fails")))
-		s.Pod("hangs", "terminationGracePeriodSeconds: 3\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+		s.Pod("hangs", "terminationGracePeriodSeconds: 3\nvolumes: [{name: v, hostPath: {path: "+dir+
+			"}}]\ncontainers:\n"+
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hang >> /v/log; sleep 1000']}}}",
 				script("hangs")))
 		s.Running("fails")
 		s.Running("hangs")
 		// The event of a failed hook is visible when the pod keeps running.
-		s.Pod("sick", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+		s.Pod("sick", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+
+			"}}]\ncontainers:\n"+
 			sh("c", mount+", livenessProbe: {exec: {command: ['false']}, "+everySecond+
 				"}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo secret output; exit 1']}}}", script("sick")))
 		s.Event("sick", "FailedPreStopHook: PreStopHook failed")
@@ -134,13 +147,17 @@ func TestPreStopSleeps(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		container := func(name string, seconds int) string {
-			return sh(name, fmt.Sprintf("volumeMounts: [{name: v, mountPath: /v}], lifecycle: {preStop: {sleep: {seconds: %d}}}", seconds),
+			return sh(name, fmt.Sprintf("volumeMounts: [{name: v, mountPath: /v}], lifecycle: {preStop: {sleep: "+
+				"{seconds: %d}}}", seconds),
 				"trap 'touch /v/"+name+"; exit 0' TERM; touch /v/"+name+"-up; while :; do sleep 0.05; done")
 		}
-		s.Pod("sleeps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+		s.Pod("sleeps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+
+			"}}]\ncontainers:\n"+
 			container("none", 0)+container("three", 3))
 		s.Running("sleeps")
-		waitFor(t, "containers to trap SIGTERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
+		waitFor(t, "containers to trap SIGTERM", func() bool {
+			return exists(dir+"/none-up") && exists(dir+"/three-up")
+		})
 		deletedAt := time.Now()
 		s.Remove("sleeps")
 		s.Wait("sleeps", "running with container none terminated", func(p *corev1.Pod) bool {
@@ -192,11 +209,13 @@ func TestHTTPHooksReachPod(t *testing.T) {
 		// TLS certificates are not verified. A server without TLS is retried with HTTP.
 		before := s.metric("kubelet_lifecycle_handler_http_fallbacks_total")
 		s.Pod("tls", "terminationGracePeriodSeconds: 1\ninitContainers:\n"+
-			box("srv", "restartPolicy: Always, startupProbe: {tcpSocket: {port: 8443}, periodSeconds: 1, failureThreshold: 600}", "serve 8080 8443")+"containers:\n"+
+			box("srv", "restartPolicy: Always, startupProbe: {tcpSocket: {port: 8443}, periodSeconds: 1, "+
+				"failureThreshold: 600}", "serve 8080 8443")+"containers:\n"+
 			box("tls", "lifecycle: {postStart: {httpGet: {scheme: HTTPS, port: 8443, path: /healthz}}}", "sleep")+
 			box("plain", "lifecycle: {postStart: {httpGet: {scheme: HTTPS, port: 8080, path: /healthz}}}", "sleep"))
 		p = s.Running("tls")
-		s.Event("tls", "LifecycleHTTPFallback: request to HTTPS lifecycle hook "+p.Status.PodIP+":8080 got HTTP response, retry with HTTP succeeded")
+		s.Event("tls", "LifecycleHTTPFallback: request to HTTPS lifecycle hook "+p.Status.PodIP+
+			":8080 got HTTP response, retry with HTTP succeeded")
 		s.waitMetric("kubelet_lifecycle_handler_http_fallbacks_total", equals(max(0, before)+1)) // by container plain
 		s.Remove("web")
 		s.WaitDeleted("web")
@@ -207,9 +226,11 @@ func TestHTTPHooksReachPod(t *testing.T) {
 func TestStopSignals(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
-		s.Pod("signal", "os: {name: linux}\nterminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+		s.Pod("signal", "os: {name: linux}\nterminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+
+			dir+"}}]\ncontainers:\n"+
 			sh("c", "volumeMounts: [{name: v, mountPath: /v}], lifecycle: {stopSignal: SIGUSR1}",
-				"trap 'echo usr1 >> /v/log; exit 0' USR1; trap 'echo term >> /v/log' TERM; while :; do sleep 0.05; done"))
+				"trap 'echo usr1 >> /v/log; exit 0' USR1; trap 'echo term >> /v/log' TERM; while :; do "+
+					"sleep 0.05; done"))
 		s.Running("signal")
 		if s.supports("stop signals") {
 			s.Wait("signal", "reporting its stop signal", func(p *corev1.Pod) bool {

@@ -20,7 +20,8 @@ func TestUDPClientReachesNewPodOfHostPort(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		port := 21003 + s.Host.Number*20
 		pod := func(name string) string {
-			s.Pod(name, fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 5353, hostPort: %d, protocol: UDP}]", "udp 5353"), port))
+			s.Pod(name, fmt.Sprintf("containers:\n"+
+				box("c", "ports: [{containerPort: 5353, hostPort: %d, protocol: UDP}]", "udp 5353"), port))
 			return s.Running(name).Status.PodIP
 		}
 		at := &net.UDPAddr{IP: s.Host.Gateway.AsSlice(), Port: port}

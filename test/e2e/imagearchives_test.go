@@ -151,14 +151,16 @@ func TestImageArchivesAreImported(t *testing.T) {
 		if n, m := s.importCount(saved), s.importCount(layout); n != 1 || m != 1 {
 			t.Errorf("got %d and %d imports, want 1 and 1", n, m)
 		}
-		if after := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID; after != ids {
+		if after := status(s.Running("never"), "c").ContainerID +
+			status(s.Running("lazy"), "c").ContainerID; after != ids {
 			t.Error("containers were replaced")
 		}
 
 		// A removed image is imported again.
 		s.Remove("never")
 		s.WaitDeleted("never")
-		if _, err := s.Host.Image.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: saved}}); err != nil {
+		if _, err := s.Host.Image.RemoveImage(t.Context(),
+			&runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: saved}}); err != nil {
 			t.Fatal(err)
 		}
 		s.Pod("again", "containers:\n"+imageBox("c", s.ns+"/saved:1", "imagePullPolicy: Never", "sleep"))
@@ -184,10 +186,12 @@ func TestMovedTagIsUsedByNextStart(t *testing.T) {
 			}
 			waitRunning := func(name string, restarts int32) {
 				t.Helper()
-				s.Wait(name, "running image "+config.String()+" after "+fmt.Sprint(restarts)+" restarts", func(p *corev1.Pod) bool {
-					c := status(p, "c")
-					return c.State.Running != nil && c.RestartCount == restarts && strings.Contains(c.ImageID, config.String())
-				})
+				s.Wait(name, "running image "+config.String()+" after "+fmt.Sprint(restarts)+" restarts",
+					func(p *corev1.Pod) bool {
+						c := status(p, "c")
+						return c.State.Running != nil && c.RestartCount == restarts &&
+							strings.Contains(c.ImageID, config.String())
+					})
 			}
 			lazy := "containers:\n" + imageBox("c", s.ns+"/app:1", "imagePullPolicy: IfNotPresent", "sleep")
 			never := "containers:\n" + imageBox("c", s.ns+"/app:1", "imagePullPolicy: Never", "sleep")

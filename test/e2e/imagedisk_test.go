@@ -40,7 +40,8 @@ func (s *Namespace) pushIncompressibleImage(name string, mib int) string {
 		s.t.Fatal(err)
 	}
 	var withLayer v1.Image
-	if withLayer, err = mutate.AppendLayers(img, static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer)); err != nil {
+	if withLayer, err = mutate.AppendLayers(img,
+		static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer)); err != nil {
 		s.t.Fatal(err)
 	}
 	ref := s.ns + "/" + name + ":1"
@@ -130,7 +131,8 @@ func TestPullOfTooLargeImageWaitsForDiskSpace(t *testing.T) {
 			s.Running(name)
 		}
 		for _, name := range []string{"before", "beside"} {
-			if p := s.Running(name); status(p, "c").RestartCount != 0 || name == "before" && status(p, "c").ContainerID != id {
+			if p := s.Running(name); status(p, "c").RestartCount != 0 || name == "before" &&
+				status(p, "c").ContainerID != id {
 				t.Errorf("pod was replaced or restarted: %s", brief(p))
 			}
 		}
@@ -233,8 +235,9 @@ func (s *Namespace) listImages() (names []string) {
 // not pulled are kept.
 func TestUnusedImagesAreRemoved(t *testing.T) {
 	o := nodeOptions{CNI: true, Disk: "size=256m",
-		Config: map[string]any{"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 75, "imageMinimumGCAge": "1s"},
-		Berth:  map[string]any{"imageGCPeriod": "1s"},
+		Config: map[string]any{"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 75,
+			"imageMinimumGCAge": "1s"},
+		Berth: map[string]any{"imageGCPeriod": "1s"},
 	}
 	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
 		const mib = 16 // uses twice as much on disk, more than the distance between the thresholds
@@ -276,7 +279,9 @@ func TestUnusedImagesAreRemoved(t *testing.T) {
 		release := s.fillImageDisk(size / 100 * 97)
 		waitLogged := func(text string) {
 			t.Helper()
-			if err := hosts.WaitFor(t.Context(), text, func() (bool, error) { return strings.Contains(s.Agent.Log(), text), nil }); err != nil {
+			if err := hosts.WaitFor(t.Context(), text, func() (bool, error) {
+				return strings.Contains(s.Agent.Log(), text), nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -285,7 +290,8 @@ func TestUnusedImagesAreRemoved(t *testing.T) {
 		if got := s.listImages(); !slices.Equal(got, want) {
 			t.Errorf("on a full disk: got images %v, want %v", got, want)
 		}
-		s.contains("berth check", strings.Join(strings.Fields(s.Berth("check")), " "), "disk of images", "unused images are removed from 80% usage on", "images that do not fit cannot be pulled")
+		s.contains("berth check", strings.Join(strings.Fields(s.Berth("check")), " "), "disk of images",
+			"unused images are removed from 80% usage on", "images that do not fit cannot be pulled")
 		s.Running("d")
 		release()
 	})

@@ -133,7 +133,8 @@ func TestInvalidImageNameIsReported(t *testing.T) {
 		s.Pod("odd", "containers:\n"+imageBox("c", "Not/An_Image:UP:CASE", "", "sleep"))
 		p := s.Waiting("odd", "c", "InvalidImageName")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "Not/An_Image:UP:CASE")
-		s.Event("odd", `InspectFailed: Failed to apply default image tag "Not/An_Image:UP:CASE": invalid reference format`)
+		s.Event("odd", `InspectFailed: Failed to apply default image tag "Not/An_Image:UP:CASE": invalid `+
+			`reference format`)
 		s.Event("odd", "Failed: Error: InvalidImageName")
 		for _, e := range s.Events("odd") {
 			if strings.HasPrefix(e, "Pulling") {
@@ -147,7 +148,8 @@ func TestInvalidImageNameIsReported(t *testing.T) {
 func pullSecret(name, password string) string {
 	auth := base64.StdEncoding.EncodeToString([]byte(privateUser + ":" + password))
 	config := base64.StdEncoding.EncodeToString([]byte(`{"auths": {"` + privateHost + `": {"auth": "` + auth + `"}}}`))
-	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\ntype: kubernetes.io/dockerconfigjson\ndata: {.dockerconfigjson: %s}\n", name, config)
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\ntype: "+
+		"kubernetes.io/dockerconfigjson\ndata: {.dockerconfigjson: %s}\n", name, config)
 }
 
 func pullFailed(p *corev1.Pod) bool {
@@ -162,11 +164,13 @@ func TestPrivateImageRequiresCredentials(t *testing.T) {
 		pod := func(name, more, policy string) string {
 			return podYAML(name, "", more+"\ncontainers:\n"+imageBox("c", image, "imagePullPolicy: "+policy, "sleep"))
 		}
-		s.Put("owner", pullSecret("key", privatePassword)+"---\n"+pod("owner", "imagePullSecrets: [{name: key}]", "IfNotPresent"))
+		s.Put("owner", pullSecret("key", privatePassword)+"---\n"+pod("owner", "imagePullSecrets: [{name: key}]",
+			"IfNotPresent"))
 		s.Running("owner")
 		pulled := s.Private.Counts(repo)
 		s.Put("no-credentials", pod("bare", "", "IfNotPresent")+"---\n"+pod("never", "", "Never")+"---\n"+
-			pullSecret("guessed", "guess")+"---\n"+pod("guesser", "imagePullSecrets: [{name: guessed}]", "IfNotPresent"))
+			pullSecret("guessed", "guess")+"---\n"+pod("guesser", "imagePullSecrets: [{name: guessed}]",
+			"IfNotPresent"))
 		s.Wait("bare", "failing to pull", pullFailed)
 		s.Wait("guesser", "failing to pull", pullFailed)
 		p := s.Waiting("never", "c", "ErrImageNeverPull")
@@ -186,7 +190,8 @@ func TestPrivateImageRequiresCredentials(t *testing.T) {
 		s.KillAndRestartAgent()
 		s.Put("later", pod("later", "", "IfNotPresent"))
 		s.Wait("later", "failing to pull", pullFailed)
-		s.Put("later", pullSecret("new", privatePassword)+"---\n"+pod("later2", "imagePullSecrets: [{name: new}]", "Never"))
+		s.Put("later", pullSecret("new", privatePassword)+"---\n"+pod("later2", "imagePullSecrets: [{name: new}]",
+			"Never"))
 		s.Running("later2")
 	})
 }
@@ -195,7 +200,8 @@ func TestPullSecretsFromFiles(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		pod := func(name, secret string) string {
 			repo := s.pushImage(s.Private, name)
-			return podYAML(name, "", "imagePullSecrets: [{name: "+secret+"}]\ncontainers:\n"+imageBox("c", privateHost+"/"+repo+":1", "", "sleep"))
+			return podYAML(name, "", "imagePullSecrets: [{name: "+secret+"}]\ncontainers:\n"+
+				imageBox("c", privateHost+"/"+repo+":1", "", "sleep"))
 		}
 		s.Put("valid", pullSecret("valid-key", privatePassword)+"---\n"+pod("valid", "valid-key"))
 		s.Put("wrong", pullSecret("wrong-key", "guess")+"---\n"+pod("wrong", "wrong-key"))
@@ -214,7 +220,8 @@ func TestPullSecretsFromFiles(t *testing.T) {
 		s.Put("wrong", pullSecret("wrong-key", privatePassword)+"---\n"+pod("wrong", "wrong-key"))
 		s.Running("none")
 		s.Running("wrong")
-		if all := s.Agent.Log(); strings.Contains(all, privatePassword) || strings.Contains(all, base64.StdEncoding.EncodeToString([]byte(privateUser+":"+privatePassword))) {
+		if all := s.Agent.Log(); strings.Contains(all, privatePassword) ||
+			strings.Contains(all, base64.StdEncoding.EncodeToString([]byte(privateUser+":"+privatePassword))) {
 			t.Error("the agent's log contains the password")
 		}
 	})
@@ -227,7 +234,8 @@ func TestScenario05_TwentyPodsShareOnePull(t *testing.T) {
 		defer release()
 		var list strings.Builder
 		for i := range 20 {
-			list.WriteString(podYAML(fmt.Sprintf("p%d", i), "", "restartPolicy: Never\ncontainers:\n"+imageBox("c", repo+":1", "", "exit 0")))
+			list.WriteString(podYAML(fmt.Sprintf("p%d", i), "", "restartPolicy: Never\ncontainers:\n"+
+				imageBox("c", repo+":1", "", "exit 0")))
 			list.WriteString("---\n")
 		}
 		s.Put("twenty", list.String())

@@ -75,7 +75,8 @@ func (c *clientCA) config(t *testing.T, port int, name, group string) *rest.Conf
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name, Organization: []string{group}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, c.cert, &key.PublicKey, c.key)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +168,8 @@ func TestKubeletAPI(t *testing.T) {
 					`head -c 1048576 /dev/zero >/data/f; echo start; `+
 						`while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
 				sh("screen", "stdin: true, tty: true", `while read x; do stty size; done`)+
-				"- {name: web, image: 'nginx:1.14.2', readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}, resources: {limits: {cpu: 500m, memory: 64Mi}}}\n")
+				"- {name: web, image: 'nginx:1.14.2', readinessProbe: {httpGet: {port: 80}, periodSeconds: 1}, "+
+				"resources: {limits: {cpu: 500m, memory: 64Mi}}}\n")
 			a.Pod("again", "containers:\n"+sh("c", "", `echo "run once"; exit 3`))
 			a.Running("echoes")
 			a.checkAuth(ca, port)
@@ -197,7 +199,8 @@ func (a *kubeletClient) checkAuth(ca *clientCA, port int) {
 		client.CloseIdleConnections()
 	}
 	c := &tls.Config{InsecureSkipVerify: true}
-	conn, err := (&tls.Dialer{Config: c}).DialContext(a.t.Context(), "tcp", strings.TrimPrefix(a.config.Host, "https://"))
+	conn, err := (&tls.Dialer{Config: c}).DialContext(a.t.Context(), "tcp",
+		strings.TrimPrefix(a.config.Host, "https://"))
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -233,7 +236,8 @@ func (a *kubeletClient) checkExec() {
 		}
 		for pod, want := range map[string]string{"missing/c": `pods "missing" not found`,
 			"echoes/none": `container not found ("none")`} {
-			err := a.executor(ws, "/exec/"+a.ns+"/"+pod+"?command=true&output=1").StreamWithContext(a.t.Context(), remotecommand.StreamOptions{Stdout: &out})
+			err := a.executor(ws, "/exec/"+a.ns+"/"+pod+"?command=true&output=1").StreamWithContext(a.t.Context(),
+				remotecommand.StreamOptions{Stdout: &out})
 			if err == nil || !ws && !strings.Contains(err.Error(), want) {
 				a.t.Errorf("%s %s: %v", name, pod, err)
 			}
@@ -279,9 +283,11 @@ func (a *kubeletClient) checkLogs() {
 	path := "/containerLogs/" + a.ns
 	a.Wait("again", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
 	for query, want := range map[string]string{
-		"/echoes/c?stream=Stdout&tailLines=2": `^got .*\ngot .*\n$`, "/echoes/c?stream=Stderr&tailLines=1": `^err .*\n$`,
-		"/echoes/c?limitBytes=4": `^star$`, "/echoes/c?timestamps=true&tailLines=1": `^\d{4}-\d\d-\d\dT.*Z (got|err) `,
-		"/again/c?previous=true": `^run once\n$`, "/again/c?follow=true": `^run once\n$`,
+		"/echoes/c?stream=Stdout&tailLines=2":   `^got .*\ngot .*\n$`,
+		"/echoes/c?stream=Stderr&tailLines=1":   `^err .*\n$`,
+		"/echoes/c?limitBytes=4":                `^star$`,
+		"/echoes/c?timestamps=true&tailLines=1": `^\d{4}-\d\d-\d\dT.*Z (got|err) `,
+		"/again/c?previous=true":                `^run once\n$`, "/again/c?follow=true": `^run once\n$`,
 		"/echoes/c?sinceTime=2999-01-01T00:00:00Z": `^$`,
 	} {
 		if code, body := a.get(path + query); code != 200 || !regexp.MustCompile(want).MatchString(body) {
@@ -315,7 +321,8 @@ func (a *kubeletClient) checkLogFollow() {
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Scan()
-	err = a.executor(false, "/exec/"+a.ns+"/echoes/c?command=sh&command=-c&command=echo+news+%3E+/proc/1/fd/1&output=1").
+	err = a.executor(false, "/exec/"+a.ns+
+		"/echoes/c?command=sh&command=-c&command=echo+news+%3E+/proc/1/fd/1&output=1").
 		StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: io.Discard})
 	if err != nil || !lines.Scan() || lines.Text() != "news" {
 		a.t.Errorf("follow: got line %q, %v", lines.Text(), err)
@@ -336,7 +343,8 @@ func (a *kubeletClient) checkPortForward() {
 			}
 		}
 		stop, ready, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		fw, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:80", "0:81"}, stop, ready, io.Discard, io.Discard)
+		fw, err := portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, []string{"0:80", "0:81"}, stop, ready,
+			io.Discard, io.Discard)
 		if err != nil {
 			a.t.Fatal(err)
 		}
@@ -355,7 +363,8 @@ func (a *kubeletClient) checkPortForward() {
 				resp.Body.Close()
 				a.t.Errorf("%s: response from a closed port", name)
 			}
-			req, _ := http.NewRequestWithContext(a.t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", ports[0].Local), nil)
+			req, _ := http.NewRequestWithContext(a.t.Context(), http.MethodGet,
+				fmt.Sprintf("http://127.0.0.1:%d/", ports[0].Local), nil)
 			req.Close = true
 			resp, err := http.DefaultClient.Do(req)
 			if err != nil {
@@ -407,8 +416,10 @@ func (a *kubeletClient) checkStatsAndMetrics() {
 		a.t.Fatalf("%d %v", code, err)
 	}
 	n := sum.Node
-	if n.NodeName != a.Host.Name || n.CPU.UsageNanoCores == nil || *n.CPU.UsageCoreNanoSeconds == 0 || *n.Memory.WorkingSetBytes == 0 ||
-		*n.Memory.AvailableBytes == 0 || *n.Fs.CapacityBytes == 0 || *n.Runtime.ImageFs.CapacityBytes == 0 || *n.Rlimit.MaxPID == 0 {
+	if n.NodeName != a.Host.Name || n.CPU.UsageNanoCores == nil || *n.CPU.UsageCoreNanoSeconds == 0 ||
+		*n.Memory.WorkingSetBytes == 0 ||
+		*n.Memory.AvailableBytes == 0 || *n.Fs.CapacityBytes == 0 || *n.Runtime.ImageFs.CapacityBytes == 0 ||
+		*n.Rlimit.MaxPID == 0 {
 		a.t.Errorf("node stats: %s", body)
 	}
 	found := false
@@ -417,7 +428,8 @@ func (a *kubeletClient) checkStatsAndMetrics() {
 			continue
 		}
 		found = true
-		if len(p.Containers) != 3 || p.CPU == nil || p.CPU.UsageNanoCores == nil || *p.Memory.WorkingSetBytes == 0 || *p.Network.RxBytes == 0 ||
+		if len(p.Containers) != 3 || p.CPU == nil || p.CPU.UsageNanoCores == nil || *p.Memory.WorkingSetBytes == 0 ||
+			*p.Network.RxBytes == 0 ||
 			*p.EphemeralStorage.UsedBytes < 1<<20 || *p.ProcessStats.ProcessCount < 4 {
 			a.t.Errorf("pod stats: %+v", p)
 		}
@@ -427,7 +439,8 @@ func (a *kubeletClient) checkStatsAndMetrics() {
 		}
 		for _, k := range p.Containers {
 			if *k.Memory.WorkingSetBytes == 0 || *k.Memory.RSSBytes == 0 || k.Rootfs == nil || k.Logs == nil ||
-				k.Name == "web" && (k.Memory.AvailableBytes == nil || *k.Memory.AvailableBytes >= 64<<20) || k.Name == "c" && *k.Logs.UsedBytes == 0 {
+				k.Name == "web" && (k.Memory.AvailableBytes == nil || *k.Memory.AvailableBytes >= 64<<20) ||
+				k.Name == "c" && *k.Logs.UsedBytes == 0 {
 				a.t.Errorf("stats of container %s: %+v", k.Name, k)
 			}
 		}
@@ -436,7 +449,8 @@ func (a *kubeletClient) checkStatsAndMetrics() {
 		a.t.Errorf("no stats of the pod: %s", body)
 	}
 	r := a.scrape("/metrics/resource")
-	for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_start_time_seconds"} {
+	for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes",
+		"container_start_time_seconds"} {
 		if r[name]["echoes/web"] <= 0 {
 			a.t.Errorf("%s: got %v, want a value for echoes/web", name, r[name])
 		}
@@ -465,9 +479,10 @@ func (a *kubeletClient) checkStatsAndMetrics() {
 
 func (a *kubeletClient) checkEndpoints() {
 	for path, want := range map[string]string{
-		"/healthz": "ok", "/configz": `"maxPods":42`, "/pods": `"name":"echoes"`, "/runningpods/": `"image":"nginx:1.14.2"`,
-		"/metrics": "kubelet_running_pods ",
-		"/logs/":   "<a href=",
+		"/healthz": "ok", "/configz": `"maxPods":42`, "/pods": `"name":"echoes"`,
+		"/runningpods/": `"image":"nginx:1.14.2"`,
+		"/metrics":      "kubelet_running_pods ",
+		"/logs/":        "<a href=",
 	} {
 		if code, body := a.get(path); code != 200 || !strings.Contains(body, want) {
 			a.t.Errorf("%s: %d %.300s", path, code, body)
@@ -476,7 +491,8 @@ func (a *kubeletClient) checkEndpoints() {
 }
 
 func (a *kubeletClient) checkRun() {
-	for query, want := range map[string]string{"cmd=echo+one+two": "200 one two", "cmd=false": "500 command 'false' failed: command terminated with exit code 1: "} {
+	for query, want := range map[string]string{"cmd=echo+one+two": "200 one two",
+		"cmd=false": "500 command 'false' failed: command terminated with exit code 1: "} {
 		resp, err := a.http.Post(a.config.Host+"/run/"+a.ns+"/echoes/c?"+query, "", nil)
 		if err != nil {
 			a.t.Fatal(err)

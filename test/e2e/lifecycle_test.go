@@ -18,23 +18,27 @@ func TestRestartPolicies(t *testing.T) {
 		s.Pod("never-ok", "restartPolicy: Never\ncontainers:\n"+box("c", "", "exit 0"))
 		s.Pod("never-bad", "restartPolicy: Never\ncontainers:\n"+box("c", "", "exit 5")+box("d", "", "exit 0"))
 		s.Pod("on-failure", "restartPolicy: OnFailure\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
-			sh("c", "volumeMounts: [{name: v, mountPath: /v}]", "if [ -e /v/second ]; then exit 0; fi; touch /v/second; exit 4"))
+			sh("c", "volumeMounts: [{name: v, mountPath: /v}]",
+				"if [ -e /v/second ]; then exit 0; fi; touch /v/second; exit 4"))
 		s.Pod("always", "containers:\n"+box("c", "", "exit 0"))
 
 		p := s.Phase("never-ok", corev1.PodSucceeded)
 		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 0 || x.Reason != "Completed" {
 			t.Errorf("never-ok: %s", brief(p))
 		}
-		if condition(p, corev1.PodReady) != corev1.ConditionFalse || condition(p, corev1.PodInitialized) != corev1.ConditionTrue {
+		if condition(p, corev1.PodReady) != corev1.ConditionFalse ||
+			condition(p, corev1.PodInitialized) != corev1.ConditionTrue {
 			t.Errorf("conditions: %+v", p.Status.Conditions)
 		}
 		p = s.Phase("never-bad", corev1.PodFailed)
-		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 5 || x.Reason != "Error" || status(p, "c").RestartCount != 0 {
+		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 5 || x.Reason != "Error" ||
+			status(p, "c").RestartCount != 0 {
 			t.Errorf("never-bad: %s", brief(p))
 		}
 		p = s.Phase("on-failure", corev1.PodSucceeded)
 		c := status(p, "c")
-		if last := c.LastTerminationState.Terminated; c.RestartCount != 1 || c.State.Terminated.ExitCode != 0 || last == nil || last.ExitCode != 4 {
+		if last := c.LastTerminationState.Terminated; c.RestartCount != 1 || c.State.Terminated.ExitCode != 0 ||
+			last == nil || last.ExitCode != 4 {
 			t.Errorf("on-failure: %s", brief(p))
 		}
 		p = s.Wait("always", "restarted twice", func(p *corev1.Pod) bool { return status(p, "c").RestartCount >= 2 })
@@ -52,7 +56,8 @@ func TestCrashLoopBackOffIsReported(t *testing.T) {
 		if !strings.Contains(c.State.Waiting.Message, "restarting failed container=c pod=crash_"+s.ns) {
 			t.Errorf("message %q", c.State.Waiting.Message)
 		}
-		if x := c.LastTerminationState.Terminated; x == nil || x.ExitCode != 7 || x.Reason != "Error" || x.FinishedAt.IsZero() {
+		if x := c.LastTerminationState.Terminated; x == nil || x.ExitCode != 7 || x.Reason != "Error" ||
+			x.FinishedAt.IsZero() {
 			t.Errorf("last state %+v", x)
 		}
 		if p.Status.Phase != corev1.PodRunning || condition(p, corev1.PodReady) != corev1.ConditionFalse {
@@ -71,7 +76,9 @@ func TestCrashLoopBackOffIsReported(t *testing.T) {
 			_, rest, found := strings.Cut(s.Berth("describe", "-n", s.ns, "crash"), "CrashLoopBackOff")
 			return found && strings.Contains(strings.Split(rest, "Last State:")[0], "Next Retry:")
 		})
-		p = s.Wait("crash", "restarted three times", func(p *corev1.Pod) bool { return status(p, "c").RestartCount >= 3 })
+		p = s.Wait("crash", "restarted three times", func(p *corev1.Pod) bool {
+			return status(p, "c").RestartCount >= 3
+		})
 		if status(p, "good").RestartCount != 0 {
 			t.Errorf("the other container was restarted: %s", brief(p))
 		}
@@ -90,8 +97,11 @@ func TestInitContainersRunInOrderAndAreRetried(t *testing.T) {
 			`+box("three", mount, "append /v/log three")+`
 			containers:
 			`+box("main", mount, "cat /v/log", end, "sleep"))
-		p := s.Wait("order", "initializing", func(p *corev1.Pod) bool { return status(p, "two").LastTerminationState.Terminated != nil })
-		if w := status(p, "main").State.Waiting; w == nil || w.Reason != "PodInitializing" || p.Status.Phase != corev1.PodPending ||
+		p := s.Wait("order", "initializing", func(p *corev1.Pod) bool {
+			return status(p, "two").LastTerminationState.Terminated != nil
+		})
+		if w := status(p, "main").State.Waiting; w == nil || w.Reason != "PodInitializing" ||
+			p.Status.Phase != corev1.PodPending ||
 			condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
 			t.Errorf("initializing pod: %s", brief(p))
 		}
@@ -99,13 +109,16 @@ func TestInitContainersRunInOrderAndAreRetried(t *testing.T) {
 			t.Errorf("unexpected order: %q", got)
 		}
 		p = s.Running("order")
-		if n := []int32{status(p, "one").RestartCount, status(p, "two").RestartCount, status(p, "three").RestartCount}; !slices.Equal(n, []int32{0, 1, 0}) {
+		if n := []int32{status(p, "one").RestartCount, status(p, "two").RestartCount,
+			status(p, "three").RestartCount}; !slices.Equal(n, []int32{0, 1, 0}) {
 			t.Errorf("got restart counts %v, want [0 1 0]", n)
 		}
 
-		s.Pod("fails", "restartPolicy: Never\ninitContainers:\n"+box("bad", "", "exit 9")+"containers:\n"+box("main", "", "sleep"))
+		s.Pod("fails", "restartPolicy: Never\ninitContainers:\n"+box("bad", "", "exit 9")+"containers:\n"+
+			box("main", "", "sleep"))
 		p = s.Phase("fails", corev1.PodFailed)
-		if x := status(p, "bad").State.Terminated; x == nil || x.ExitCode != 9 || status(p, "main").State.Waiting == nil {
+		if x := status(p, "bad").State.Terminated; x == nil || x.ExitCode != 9 ||
+			status(p, "main").State.Waiting == nil {
 			t.Errorf("with Never: %s", brief(p))
 		}
 	})
@@ -116,7 +129,8 @@ func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) 
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		script := func(name string) string {
-			return fmt.Sprintf("echo start-%s >> /v/log; trap 'echo stop-%s >> /v/log; exit 0' TERM; while :; do sleep 0.05; done", name, name)
+			return fmt.Sprintf("echo start-%s >> /v/log; trap 'echo stop-%s >> /v/log; exit 0' TERM; while :; do "+
+				"sleep 0.05; done", name, name)
 		}
 		s.Pod("cars", `
 			terminationGracePeriodSeconds: 20
@@ -128,25 +142,32 @@ func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) 
 			containers:
 			`+sh("main", mount, script("main")))
 		s.Running("cars")
-		s.Wait("cars", "started", func(*corev1.Pod) bool { return strings.Contains(readFile(t, dir+"/log"), "start-main") })
+		s.Wait("cars", "started", func(*corev1.Pod) bool {
+			return strings.Contains(readFile(t, dir+"/log"), "start-main")
+		})
 		s.Remove("cars")
 		s.WaitDeleted("cars")
 		got := strings.Fields(readFile(t, dir+"/log"))
 		// The output of containers that run in parallel has no fixed order. Check only the order that
 		// berth enforces.
-		for _, pair := range [][2]string{{"start-a", "start-main"}, {"start-b", "stop-b"}, {"init", "start-main"}, {"stop-main", "stop-b"}, {"stop-b", "stop-a"}} {
+		for _, pair := range [][2]string{{"start-a", "start-main"}, {"start-b", "stop-b"}, {"init", "start-main"},
+			{"stop-main", "stop-b"}, {"stop-b", "stop-a"}} {
 			if x, y := slices.Index(got, pair[0]), slices.Index(got, pair[1]); x < 0 || y < 0 || x > y {
 				t.Errorf("%s is not before %s in %v", pair[0], pair[1], got)
 			}
 		}
 
 		// A pod succeeds when its main container succeeds, although its sidecar still runs.
-		s.Pod("job", "restartPolicy: Never\ninitContainers:\n"+sh("car", "restartPolicy: Always", "trap 'exit 0' TERM; while :; do sleep 0.05; done")+
+		s.Pod("job", "restartPolicy: Never\ninitContainers:\n"+sh("car", "restartPolicy: Always",
+			"trap 'exit 0' TERM; while :; do sleep 0.05; done")+
 			"containers:\n"+box("main", "", "exit 0"))
 		s.Phase("job", corev1.PodSucceeded)
 		// A sidecar that exits is restarted while the main containers run.
-		s.Pod("again", "initContainers:\n"+box("car", "restartPolicy: Always", "sleep 200ms", "exit 1")+"containers:\n"+box("main", "", "sleep"))
-		p := s.Wait("again", "with its sidecar restarted", func(p *corev1.Pod) bool { return status(p, "car").RestartCount >= 1 })
+		s.Pod("again", "initContainers:\n"+box("car", "restartPolicy: Always", "sleep 200ms", "exit 1")+"containers:\n"+
+			box("main", "", "sleep"))
+		p := s.Wait("again", "with its sidecar restarted", func(p *corev1.Pod) bool {
+			return status(p, "car").RestartCount >= 1
+		})
 		if status(p, "main").RestartCount != 0 {
 			t.Error(brief(p))
 		}
@@ -160,7 +181,8 @@ func TestActiveDeadlineFailsPod(t *testing.T) {
 		// container.
 		for seconds := 8; seconds <= 64; seconds *= 2 {
 			name := fmt.Sprintf("late-%d", seconds)
-			s.Pod(name, fmt.Sprintf("activeDeadlineSeconds: %d\nterminationGracePeriodSeconds: 1\ncontainers:\n", seconds)+box("c", "", "sleep"))
+			s.Pod(name, fmt.Sprintf("activeDeadlineSeconds: %d\nterminationGracePeriodSeconds: 1\ncontainers:\n",
+				seconds)+box("c", "", "sleep"))
 			p := s.Phase(name, corev1.PodFailed)
 			if p.Status.Reason != "DeadlineExceeded" || !strings.Contains(p.Status.Message, "deadline") {
 				t.Errorf("reason %q, message %q", p.Status.Reason, p.Status.Message)
@@ -200,7 +222,8 @@ func TestImageChangeRestartsContainerInPlace(t *testing.T) {
 func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		text := func(n int) string {
-			return podYAML("edit", "", fmt.Sprintf("terminationGracePeriodSeconds: 5\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "on-term 300ms", "sleep"), n))
+			return podYAML("edit", "", fmt.Sprintf("terminationGracePeriodSeconds: 5\ncontainers:\n"+
+				box("c", "env: [{name: N, value: '%d'}]", "on-term 300ms", "sleep"), n))
 		}
 		seen := map[string]bool{}
 		runningPods := func(now map[string]*corev1.Pod) (n int) {
@@ -226,7 +249,8 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 				t.Error("two pods run at the same time")
 			}
 			for _, p := range now {
-				if p.UID != first && p.Spec.Containers[0].Env[0].Value == "5" && condition(p, corev1.PodReady) == corev1.ConditionTrue {
+				if p.UID != first && p.Spec.Containers[0].Env[0].Value == "5" &&
+					condition(p, corev1.PodReady) == corev1.ConditionTrue {
 					return len(now) == 1
 				}
 			}
@@ -277,7 +301,8 @@ func TestDeletedFileTerminatesPodWithGracePeriod(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
-		s.Pod("graceful", "terminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+		s.Pod("graceful", "terminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+
+			"}}]\ncontainers:\n"+
 			sh("c", mount, "trap 'sleep 1; echo exited on SIGTERM > /v/last; exit 0' TERM; touch /v/ready; "+
 				"while :; do sleep 0.05; done"))
 		s.Pod("ignores-term", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
@@ -310,7 +335,8 @@ func TestTerminationMessages(t *testing.T) {
 		s.Pod("file", "restartPolicy: Never\ncontainers:\n"+
 			box("std", "", "write /dev/termination-log out of memory", "exit 1")+
 			box("own", "terminationMessagePath: /tmp/last", "write /tmp/last custom path", "exit 1")+
-			box("fall", "terminationMessagePolicy: FallbackToLogsOnError", "print first", "print reason in log", "exit 1")+
+			box("fall", "terminationMessagePolicy: FallbackToLogsOnError", "print first", "print reason in log",
+				"exit 1")+
 			box("fine", "terminationMessagePolicy: FallbackToLogsOnError", "print ignored", "exit 0")+
 			box("long", "", "fill /dev/termination-log 1", "exit 1"))
 		p := s.Phase("file", corev1.PodFailed)

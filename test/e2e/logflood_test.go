@@ -24,7 +24,8 @@ const floodScript = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*500
 // The maximum size and number of log files keep only a small part of the output.
 func TestScenario30_LogFloodStaysWithinLimits(t *testing.T) {
 	o := nodeOptions{
-		Config: map[string]any{"containerLogMaxSize": "256Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "1h"},
+		Config: map[string]any{"containerLogMaxSize": "256Ki", "containerLogMaxFiles": 3,
+			"containerLogMonitorInterval": "1h"},
 	}
 	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
 		for i := range 4 {
@@ -83,7 +84,8 @@ func (s *Namespace) logDir(name string) string {
 func (s *Namespace) checkFloodLogs(name, followed string) {
 	s.t.Helper()
 	if !strings.HasSuffix(followed, "\nlast line\n") {
-		s.t.Errorf("logs -f: got %d lines, last: %q", strings.Count(followed, "\n"), followed[max(len(followed)-100, 0):])
+		s.t.Errorf("logs -f: got %d lines, last: %q", strings.Count(followed, "\n"),
+			followed[max(len(followed)-100, 0):])
 	}
 	if kept := countFloodLines(s.t, s.Berth("logs", "-n", s.ns, name)); kept == 0 || kept == floodLines {
 		s.t.Errorf("got %d of %d lines, want a part of them", kept, floodLines)

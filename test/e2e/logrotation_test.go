@@ -24,7 +24,8 @@ const chatterScript = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; 
 // every line of every run.
 func TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts(t *testing.T) {
 	o := nodeOptions{CNI: false, Config: map[string]any{
-		"containerLogMaxSize": "20Ki", "containerLogMaxFiles": 50, "containerLogMaxWorkers": 2, "containerLogMonitorInterval": "3s",
+		"containerLogMaxSize": "20Ki", "containerLogMaxFiles": 50, "containerLogMaxWorkers": 2,
+		"containerLogMonitorInterval": "3s",
 	}}
 	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
 		s.Pod("chats", "hostNetwork: true\ncontainers:\n"+sh("c", "", chatterScript))
@@ -139,7 +140,9 @@ func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 			}
 		}
 		s.Pod("crashes", "containers:\n"+box("c", "", "print bye", "exit 1"))
-		p := s.Wait("crashes", "restarted three times", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 2 })
+		p := s.Wait("crashes", "restarted three times", func(p *corev1.Pod) bool {
+			return status(p, "c").RestartCount > 2
+		})
 		first := filepath.Join(s.Agent.LogsDir, s.ns+"_crashes_"+string(p.UID), "c", "0.log")
 		if err := os.Chtimes(first, old, old); err != nil {
 			t.Fatal(err)

@@ -148,7 +148,8 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 	if n.Open, err = images.NewRegistry(images.RegistryOptions{}); err != nil {
 		return n, err
 	}
-	if n.Private, err = images.NewRegistry(images.RegistryOptions{User: privateUser, Password: privatePassword}); err != nil {
+	if n.Private, err = images.NewRegistry(images.RegistryOptions{User: privateUser,
+		Password: privatePassword}); err != nil {
 		return n, err
 	}
 	var localImages []string
@@ -161,7 +162,8 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 		}
 	}
 	// With the tag "latest" or no tag, the default pull policy is Always.
-	for _, ref := range []string{images.StressRef, "docker.io/library/nginx:latest", "docker.io/library/busybox:latest"} {
+	for _, ref := range []string{images.StressRef, "docker.io/library/nginx:latest",
+		"docker.io/library/busybox:latest"} {
 		a, err := findArchive(ref)
 		if err != nil {
 			return n, err
@@ -174,7 +176,8 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 		LAN: o.LAN}); err != nil {
 		return n, err
 	}
-	if err := errors.Join(n.Open.HostsToml(n.Host.CertsDir(), "docker.io"), n.Private.HostsToml(n.Host.CertsDir(), privateHost)); err != nil {
+	if err := errors.Join(n.Open.HostsToml(n.Host.CertsDir(), "docker.io"),
+		n.Private.HostsToml(n.Host.CertsDir(), privateHost)); err != nil {
 		return n, err
 	}
 	config := map[string]any{
@@ -220,9 +223,11 @@ func (n *Node) stop() error {
 			return len(n.Host.PodLeftovers()) == 0, nil
 		})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%w:\n%s\n%s", err, strings.Join(n.Host.PodLeftovers(), "\n"), n.Agent.Log()))
+			errs = append(errs, fmt.Errorf("%w:\n%s\n%s", err, strings.Join(n.Host.PodLeftovers(), "\n"),
+				n.Agent.Log()))
 		}
-		for _, dir := range []string{filepath.Join(n.Agent.RootDir, "pods"), n.Agent.LogsDir, filepath.Join(n.Agent.LogsDir, "..", "containers")} {
+		for _, dir := range []string{filepath.Join(n.Agent.RootDir, "pods"), n.Agent.LogsDir,
+			filepath.Join(n.Agent.LogsDir, "..", "containers")} {
 			if left, err := os.ReadDir(dir); err == nil && len(left) > 0 {
 				errs = append(errs, fmt.Errorf("pod files remain in %s: %v", dir, left))
 			}

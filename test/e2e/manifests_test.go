@@ -65,16 +65,19 @@ func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 			{"an unknown field", valid + "  imaginary: true\n", "spec.imaginary", "unknown field",
 				strings.Count(valid, "\n") + 1},
 			{"invalid YAML", valid + "  x: [1, 2\n", "", "", 0},
-			{"a wrong type", strings.Replace(valid, "terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: soon",
+			{"a wrong type", strings.Replace(valid, "terminationGracePeriodSeconds: 2",
+				"terminationGracePeriodSeconds: soon",
 				1), "spec.terminationGracePeriodSeconds", "", 7},
 			{"an invalid value", strings.Replace(valid, "name: c,", "name: Not_A_Label,", 1), "spec.containers[0].name",
 				"Not_A_Label", 0},
-			{"a duplicate key", valid + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy", "duplicate",
+			{"a duplicate key", valid + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy",
+				"duplicate",
 				strings.Count(valid, "\n") + 2},
 		} {
 			s.Put("keep", row.text)
 			f := s.waitInvalidManifest("keep")
-			if row.field != "" && !strings.Contains(f.Field+" "+f.Message, row.field) || !strings.Contains(f.Message, row.message) || row.line != 0 && f.Line != row.line || !f.LastValidInUse {
+			if row.field != "" && !strings.Contains(f.Field+" "+f.Message, row.field) ||
+				!strings.Contains(f.Message, row.message) || row.line != 0 && f.Line != row.line || !f.LastValidInUse {
 				t.Errorf("%s: %+v", row.name, f)
 			}
 			s.contains("ps", s.Berth("ps", "-n", s.ns), "keep", filepath.Base(s.path("keep")))
@@ -87,7 +90,8 @@ func TestInvalidEditKeepsLastValidVersion(t *testing.T) {
 			t.Errorf("pod was replaced or restarted: %s", brief(p))
 		}
 		s.Put("never", "kind: Pod\napiVersion: v1\nmetadata: {name: never, namespace: NS}\nspec: {containers: []}\n")
-		if f := s.waitInvalidManifest("never"); f.LastValidInUse || !strings.Contains(f.Field+f.Message, "spec.containers") {
+		if f := s.waitInvalidManifest("never"); f.LastValidInUse ||
+			!strings.Contains(f.Field+f.Message, "spec.containers") {
 			t.Errorf("%+v", f)
 		}
 		if out, err := s.Try("why", "-n", s.ns, "never"); err == nil || !strings.Contains(out, "spec.containers") {
@@ -110,7 +114,8 @@ func TestNewFileDoesNotTakeOverPod(t *testing.T) {
 				t.Errorf("%s: %+v", when, f)
 			}
 			s.waitValidManifest("m")
-			if p := s.Running("taken"); p.UID != before.UID || status(p, "c").ContainerID != status(before, "c").ContainerID ||
+			if p := s.Running("taken"); p.UID != before.UID ||
+				status(p, "c").ContainerID != status(before, "c").ContainerID ||
 				p.DeletionTimestamp != nil {
 				t.Errorf("%s: %s", when, brief(p))
 			}

@@ -29,11 +29,13 @@ import (
 // that needs one calls Namespace.supports. Without support it checks the error instead.
 var unsupported = map[hosts.Version]map[string]string{
 	hosts.Version16: {
-		"image volumes":                         "containerd 1.6 does not support image volumes (added in 2.1)",
-		"recursive read-only mounts":            "containerd 1.6 does not support recursive read-only mounts (added in 2.0)",
-		"the user of a container in its status": "containerd 1.6 does not report the user of a container (added in 2.0)",
-		"supplementalGroupsPolicy Strict":       "containerd 1.6 does not support supplementalGroupsPolicy (added in 2.0)",
-		"stop signals":                          "containerd 1.6 ignores lifecycle.stopSignal (added in 2.1)",
+		"image volumes": "containerd 1.6 does not support image volumes (added in 2.1)",
+		"recursive read-only mounts": "containerd 1.6 does not support recursive read-only mounts " +
+			"(added in 2.0)",
+		"the user of a container in its status": "containerd 1.6 does not report the user of a container " +
+			"(added in 2.0)",
+		"supplementalGroupsPolicy Strict": "containerd 1.6 does not support supplementalGroupsPolicy (added in 2.0)",
+		"stop signals":                    "containerd 1.6 ignores lifecycle.stopSignal (added in 2.1)",
 	},
 	hosts.Version2: {},
 }
@@ -136,7 +138,9 @@ func (s *Namespace) cleanUp() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), deletionTimeout)
 	defer cancel()
-	err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool { return now != nil && len(now) == 0 })
+	err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
+		return now != nil && len(now) == 0
+	})
 	if err != nil {
 		s.t.Errorf("pods of namespace %s still exist: %v", s.ns, err)
 		s.logDiagnostics()
@@ -344,9 +348,11 @@ func brief(p *corev1.Pod) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s\n", p.Status.Phase, p.Status.Reason, p.Status.Message)
-	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses,
+		p.Status.EphemeralContainerStatuses} {
 		for _, c := range list {
-			fmt.Fprintf(&b, "  %s: %d restarts, %v, last %v\n", c.Name, c.RestartCount, c.State.String(), c.LastTerminationState.String())
+			fmt.Fprintf(&b, "  %s: %d restarts, %v, last %v\n", c.Name, c.RestartCount, c.State.String(),
+				c.LastTerminationState.String())
 		}
 	}
 	return b.String()
@@ -457,7 +463,8 @@ func (s *Namespace) WaitOutput(pod, container string) string {
 // log returns the current log of a container, followed by error messages.
 func (s *Namespace) log(pod, container string, previous bool) string {
 	var out, errs bytes.Buffer
-	_ = s.Client.Logs(s.t.Context(), nodeapi.LogRequest{Namespace: s.ns, Pod: pod, Container: container, Previous: previous}, &out, &errs)
+	_ = s.Client.Logs(s.t.Context(), nodeapi.LogRequest{Namespace: s.ns, Pod: pod, Container: container,
+		Previous: previous}, &out, &errs)
 	return out.String() + errs.String()
 }
 

@@ -20,7 +20,8 @@ import (
 func TestDiskBecomesReadOnly(t *testing.T) {
 	forEachNewNode(t, nodeOptions{CNI: true, Nodefs: "size=64m"}, func(t *testing.T, s *Namespace) {
 		const spec = "terminationGracePeriodSeconds: 1\nvolumes: [{name: data, emptyDir: {}}]\ncontainers:\n"
-		pod := spec + box("c", "volumeMounts: [{name: data, mountPath: /data}], readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep")
+		pod := spec + box("c", "volumeMounts: [{name: data, mountPath: /data}], readinessProbe: {exec: {command: "+
+			"[/bin/testbox, exit]}, periodSeconds: 1}", "sleep")
 		s.Pod("before", pod)
 		s.Pod("deleted", pod)
 		before := s.Running("before")
@@ -38,7 +39,8 @@ func TestDiskBecomesReadOnly(t *testing.T) {
 		s.waitWhy("deleted", "read-only file system")
 		checkUnchanged := func() {
 			t.Helper()
-			if p := s.Running("before"); status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
+			if p := s.Running("before"); status(p, "c").ContainerID != status(before, "c").ContainerID ||
+				status(p, "c").RestartCount != 0 {
 				t.Errorf("pod before: %s, after: %s", brief(before), brief(p))
 			}
 		}
@@ -113,7 +115,8 @@ func TestProcessLimitIsExhausted(t *testing.T) {
 		if p := s.Running("after"); status(p, "c").LastTerminationState.Terminated != nil {
 			t.Errorf("the container ran before the limit was raised: %s", brief(p))
 		}
-		if p := s.Running("before"); status(p, "c").ContainerID != status(before, "c").ContainerID || status(p, "c").RestartCount != 0 {
+		if p := s.Running("before"); status(p, "c").ContainerID != status(before, "c").ContainerID ||
+			status(p, "c").RestartCount != 0 {
 			t.Errorf("pod before: %s, after: %s", brief(before), brief(p))
 		}
 	})
@@ -146,10 +149,12 @@ func TestManyCrashingPods(t *testing.T) {
 		}
 		crashing := func(p *corev1.Pod) bool {
 			c := status(p, "c")
-			return c.RestartCount >= 2 && c.LastTerminationState.Terminated != nil && c.LastTerminationState.Terminated.ExitCode == 3
+			return c.RestartCount >= 2 && c.LastTerminationState.Terminated != nil &&
+				c.LastTerminationState.Terminated.ExitCode == 3
 		}
 		s.waitPods("crashing", podCount, crashing)
-		s.Pod("more", "containers:\n"+box("c", "readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep"))
+		s.Pod("more", "containers:\n"+
+			box("c", "readinessProbe: {exec: {command: [/bin/testbox, exit]}, periodSeconds: 1}", "sleep"))
 		more := s.Running("more")
 		s.waitPods("still crashing", podCount, func(p *corev1.Pod) bool {
 			return crashing(p) && status(p, "c").RestartCount >= 4

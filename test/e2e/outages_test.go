@@ -30,19 +30,22 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 		c, err := s.Host.Runtime.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
 			PodSandboxId: sb.PodSandboxId, SandboxConfig: config,
 			Config: &runtimeapi.ContainerConfig{
-				Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Image: &runtimeapi.ImageSpec{Image: images.TestboxRef},
-				Args: []string{"sleep"}, Linux: &runtimeapi.LinuxContainerConfig{}, Labels: config.Labels,
+				Metadata: &runtimeapi.ContainerMetadata{Name: "c"},
+				Image:    &runtimeapi.ImageSpec{Image: images.TestboxRef},
+				Args:     []string{"sleep"}, Linux: &runtimeapi.LinuxContainerConfig{}, Labels: config.Labels,
 			},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Host.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+		if _, err := s.Host.Runtime.StartContainer(t.Context(),
+			&runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
 			t.Fatal(err)
 		}
 		checkRunning := func(when string) {
 			t.Helper()
-			st, err := s.Host.Runtime.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.ContainerId})
+			st, err := s.Host.Runtime.ContainerStatus(t.Context(),
+				&runtimeapi.ContainerStatusRequest{ContainerId: c.ContainerId})
 			if err != nil || st.Status.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 				t.Fatalf("%s: %v %v", when, st, err)
 			}
@@ -65,7 +68,8 @@ func TestScenario18_OtherContainersInContainerdAreKept(t *testing.T) {
 		if got := s.Berth("ps", "-A"); len(got) > 0 && s.Get("foreign") != nil {
 			t.Errorf("the sandbox of another client is listed: %s", got)
 		}
-		if _, err := s.Host.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb.PodSandboxId}); err != nil {
+		if _, err := s.Host.Runtime.RemovePodSandbox(t.Context(),
+			&runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb.PodSandboxId}); err != nil {
 			t.Fatal(err)
 		}
 		for _, root := range []string{"/sys/fs/cgroup/*", "/sys/fs/cgroup"} {
@@ -98,7 +102,8 @@ func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 		}
 		err := hosts.WaitFor(t.Context(), "the agent to log that the network is not ready", func() (bool, error) {
 			log := s.Agent.Log()
-			return strings.LastIndex(log, "msg=network ready=false") > strings.LastIndex(log, "msg=network ready=true"), nil
+			return strings.LastIndex(log, "msg=network ready=false") > strings.LastIndex(log, "msg=network ready=true"),
+				nil
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +115,8 @@ func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Running("next")
-		if got := s.Running("waits"); got.UID != p.UID || got.Status.PodIP != p.Status.PodIP || status(got, "c").RestartCount != 0 {
+		if got := s.Running("waits"); got.UID != p.UID || got.Status.PodIP != p.Status.PodIP ||
+			status(got, "c").RestartCount != 0 {
 			t.Errorf("pod was replaced or restarted: %s", brief(got))
 		}
 	})

@@ -61,7 +61,8 @@ func TestDiskPressureIsReportedAndNewPodsWait(t *testing.T) {
 		if n := s.metric(`berth_eviction_signal_available{signal="nodefs.available"}`); n <= 0 || n >= 32<<20 {
 			t.Errorf("nodefs.available: got %v bytes, want less than 32Mi", n)
 		}
-		if out, _ := s.Try("check"); !strings.Contains(out, "DiskPressure") || !strings.Contains(out, "nodefs.available is ") {
+		if out, _ := s.Try("check"); !strings.Contains(out, "DiskPressure") ||
+			!strings.Contains(out, "nodefs.available is ") {
 			t.Errorf("berth check: got\n%s", out)
 		}
 		if out := s.Berth("ps"); !strings.Contains(out, "DiskPressure") || !strings.Contains(out, "less than 32Mi") {
@@ -86,11 +87,13 @@ func TestDiskPressureIsReportedAndNewPodsWait(t *testing.T) {
 func (s *Namespace) checkEvicted(name, signal, message string) {
 	s.t.Helper()
 	p := s.Phase(name, corev1.PodFailed)
-	if !regexp.MustCompile(message).MatchString(p.Status.Message) || p.Status.Reason != "Evicted" || condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
+	if !regexp.MustCompile(message).MatchString(p.Status.Message) || p.Status.Reason != "Evicted" ||
+		condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
 		s.t.Errorf("reason %q, message %q: %s", p.Status.Reason, p.Status.Message, brief(p))
 	}
 	event := s.Event(name, "Evicted: The node was low on resource: ")
-	for _, want := range []string{signal + " is ", "Eviction ranking: 1. " + s.ns + "/" + name + ": uses ", "; 2. " + s.ns + "/"} {
+	for _, want := range []string{signal + " is ", "Eviction ranking: 1. " + s.ns + "/" + name + ": uses ",
+		"; 2. " + s.ns + "/"} {
 		if !strings.Contains(event, want) {
 			s.t.Errorf("event does not contain %q:\n%s", want, event)
 		}
@@ -104,7 +107,8 @@ func TestScenario28_DiskPressureEvictsRightPod(t *testing.T) {
 	forEachNewNode(t, smallDisk, func(t *testing.T, s *Namespace) {
 		createPod := func(name, more string, mib int) {
 			s.Pod(name, more+"volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
-				box("fills", "volumeMounts: [{name: data, mountPath: /data}]", fmt.Sprintf("fill /data/x %d", mib), end, "sleep"))
+				box("fills", "volumeMounts: [{name: data, mountPath: /data}]", fmt.Sprintf("fill /data/x %d", mib), end,
+					"sleep"))
 			s.WaitOutput(name, "fills")
 		}
 		createPod("small", "", 5)
@@ -113,7 +117,8 @@ func TestScenario28_DiskPressureEvictsRightPod(t *testing.T) {
 		s.Running("critical")
 		createPod("big", "", 22)
 		s.checkEvicted("big", "nodefs.available",
-			`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \d+[KM]i\. (Container fills was using .*, request is 0, has larger consumption of ephemeral-storage\. )?$`)
+			`^The node was low on resource: ephemeral-storage\. Threshold quantity: 32Mi, available: \d+[KM]i\. `+
+				`(Container fills was using .*, request is 0, has larger consumption of ephemeral-storage\. )?$`)
 		s.waitPressure("DiskPressure", false)
 		if p := s.Running("small"); p.UID != small.UID || p.Status.ContainerStatuses[0].RestartCount != 0 {
 			t.Errorf("pod was replaced or restarted: %s", brief(p))
@@ -138,7 +143,8 @@ func TestScenario27_MemoryPressureEvictsRightPod(t *testing.T) {
 	}}
 	forEachNewNode(t, o, func(t *testing.T, s *Namespace) {
 		createPod := func(name, request string, mib int) {
-			s.Pod(name, "containers:\n"+box("takes", "resources: {requests: {memory: "+request+"}}", fmt.Sprintf("alloc %d", mib), end, "sleep"))
+			s.Pod(name, "containers:\n"+box("takes", "resources: {requests: {memory: "+request+"}}",
+				fmt.Sprintf("alloc %d", mib), end, "sleep"))
 		}
 		createPod("requests", "60Mi", 50)
 		createPod("modest", "5Mi", 15)
@@ -146,7 +152,8 @@ func TestScenario27_MemoryPressureEvictsRightPod(t *testing.T) {
 		s.WaitOutput("modest", "takes")
 		createPod("hog", "20Mi", 110)
 		s.checkEvicted("hog", "allocatableMemory.available",
-			`^The node was low on resource: memory\. Threshold quantity: 100Mi, available: \d+[KM]i\. Container takes was using \d+[KM]i, request is 20Mi, has larger consumption of memory\. $`)
+			`^The node was low on resource: memory\. Threshold quantity: 100Mi, available: \d+[KM]i\. Container `+
+				`takes was using \d+[KM]i, request is 20Mi, has larger consumption of memory\. $`)
 		s.waitPressure("MemoryPressure", false)
 		for _, name := range []string{"requests", "modest"} {
 			if p := s.Running(name); p.Status.ContainerStatuses[0].RestartCount != 0 {
@@ -169,12 +176,15 @@ func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 		pod                          string
 		little, much                 string // the steps of the two pods
 	}{
-		{"nodefs.inodesFree", "DiskPressure", "50%", nodeOptions{Nodefs: "size=64m,nr_inodes=8000"}, volume, "files /data 100", "files /data 5000"},
-		{"imagefs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, rootfs, "fill /x 2", "fill /x 140"},
+		{"nodefs.inodesFree", "DiskPressure", "50%", nodeOptions{Nodefs: "size=64m,nr_inodes=8000"}, volume,
+			"files /data 100", "files /data 5000"},
+		{"imagefs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, rootfs, "fill /x 2",
+			"fill /x 140"},
 		{"imagefs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, rootfs,
 			"files /many 100", "files /many 9000"},
 		// containerd stores the writable layers on the file system of the images.
-		{"containerfs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, rootfs, "fill /x 2", "fill /x 140"},
+		{"containerfs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, rootfs, "fill /x 2",
+			"fill /x 140"},
 		{"containerfs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, rootfs,
 			"files /many 100", "files /many 9000"},
 		// The limit depends on the machine. Other tests use a few thousand processes at most.
@@ -183,7 +193,8 @@ func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 	} {
 		o := row.node
 		o.CNI = true
-		o.Config = map[string]any{"evictionHard": map[string]string{row.signal: row.threshold}, "evictionPressureTransitionPeriod": "5s"}
+		o.Config = map[string]any{"evictionHard": map[string]string{row.signal: row.threshold},
+			"evictionPressureTransitionPeriod": "5s"}
 		t.Run(row.signal, func(t *testing.T) {
 			body := func(t *testing.T, s *Namespace) {
 				createPod := func(name, what string) {
@@ -197,7 +208,8 @@ func TestScenario28_EachSignalEvictsLargestUser(t *testing.T) {
 				little := s.Running("little")
 				s.waitPressure(row.condition, false)
 				createPod("much", row.much)
-				s.checkEvicted("much", row.signal, `^The node was low on resource: .+\. Threshold quantity: .+, available: .+\. `)
+				s.checkEvicted("much", row.signal, `^The node was low on resource: .+\. Threshold quantity: .+, `+
+					`available: .+\. `)
 				s.waitPressure(row.condition, false)
 				if p := s.Running("little"); p.UID != little.UID || p.Status.ContainerStatuses[0].RestartCount != 0 {
 					t.Errorf("pod was replaced or restarted: %s", brief(p))

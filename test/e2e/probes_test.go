@@ -39,7 +39,9 @@ const everySecond = "periodSeconds: 1, failureThreshold: 1"
 
 func TestHTTPReadinessProbe(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("web", "containers:\n"+box("c", "ports: [{name: web, containerPort: 8080}], readinessProbe: {httpGet: {path: /healthz, port: web}, "+everySecond+"}", "serve"))
+		s.Pod("web", "containers:\n"+
+			box("c", "ports: [{name: web, containerPort: 8080}], readinessProbe: {httpGet: {path: /healthz, "+
+				"port: web}, "+everySecond+"}", "serve"))
 		p := s.Running("web")
 		s.setHealthz(p, 503)
 		p = s.Wait("web", "not ready", isReady(corev1.ConditionFalse))
@@ -47,15 +49,18 @@ func TestHTTPReadinessProbe(t *testing.T) {
 			t.Errorf("container: %+v", c)
 		}
 		s.Event("web", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503")
-		s.waitWhy("web", "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with statuscode: 503")
-		s.contains("probes", s.Berth("probes", "-n", s.ns, "web"), "readiness", "failing", "failed 1/1", "HTTP probe failed with statuscode: 503")
+		s.waitWhy("web", "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with "+
+			"statuscode: 503")
+		s.contains("probes", s.Berth("probes", "-n", s.ns, "web"), "readiness", "failing", "failed 1/1",
+			"HTTP probe failed with statuscode: 503")
 		s.setHealthz(p, 200)
 		p = s.Wait("web", "ready again", isReady(corev1.ConditionTrue))
 		if n := status(p, "c").RestartCount; n != 0 {
 			t.Errorf("got %d restarts, want 0", n)
 		}
 		probes, err := s.Client.Probes(t.Context(), s.ns, "web")
-		if err != nil || len(probes.Probes) != 1 || probes.Probes[0].State != nodeapi.ProbePassing || len(probes.Probes[0].Recent) == 0 || probes.Probes[0].Recent[0].Seconds <= 0 {
+		if err != nil || len(probes.Probes) != 1 || probes.Probes[0].State != nodeapi.ProbePassing ||
+			len(probes.Probes[0].Recent) == 0 || probes.Probes[0].Recent[0].Seconds <= 0 {
 			t.Errorf("%+v %v", probes, err)
 		}
 	})
@@ -64,11 +69,14 @@ func TestHTTPReadinessProbe(t *testing.T) {
 func TestFailedLivenessProbeRestartsWithProbeGracePeriod(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("web", "terminationGracePeriodSeconds: 15\ncontainers:\n"+
-			box("c", "livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+everySecond+"}", "ignore-term", "serve")+
+			box("c", "livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+
+				everySecond+"}", "ignore-term", "serve")+
 			box("d", "", "sleep"))
 		p := s.Running("web")
 		s.setHealthz(p, 500)
-		p = s.Wait("web", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount == 1 && status(p, "c").Ready })
+		p = s.Wait("web", "restarted", func(p *corev1.Pod) bool {
+			return status(p, "c").RestartCount == 1 && status(p, "c").Ready
+		})
 		s.contains("the timeline", s.Berth("timeline", "-n", s.ns, "web", "-o", "json"), "Unhealthy, grace 1s")
 		if x := status(p, "c").LastTerminationState.Terminated; x == nil || x.ExitCode != 137 {
 			t.Errorf("last termination state: got %+v, want exit code 137", x)
@@ -91,7 +99,8 @@ func TestStartupProbeDelaysOthersAndKillsContainer(t *testing.T) {
 		s.Phase("slow", corev1.PodRunning)
 		ctx, cancel := waitContext(t)
 		defer cancel()
-		if err := hosts.WaitFor(ctx, "the startup probe to fail", func() (bool, error) { // not visible in the pod status
+		// not visible in the pod status
+		if err := hosts.WaitFor(ctx, "the startup probe to fail", func() (bool, error) {
 			x, err := s.Client.Probes(ctx, s.ns, "slow")
 			return err == nil && len(x.Probes) == 2 && x.Probes[0].Failures > 0, nil
 		}); err != nil {
@@ -109,7 +118,9 @@ func TestStartupProbeDelaysOthersAndKillsContainer(t *testing.T) {
 		s.Event("slow", "Killing: Container c failed liveness probe, will be restarted")
 		s.Wait("slow", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
 
-		s.Pod("never", "restartPolicy: Never\ncontainers:\n"+box("c", "startupProbe: {exec: {command: [/bin/testbox, exit, '1']}, periodSeconds: 1, failureThreshold: 2}", "sleep"))
+		s.Pod("never", "restartPolicy: Never\ncontainers:\n"+
+			box("c", "startupProbe: {exec: {command: [/bin/testbox, exit, '1']}, periodSeconds: 1, "+
+				"failureThreshold: 2}", "sleep"))
 		s.Phase("never", corev1.PodFailed)
 		s.Event("never", "Unhealthy: Startup probe failed: ")
 		if got := s.Event("never", "Killing: "); got != "Killing: Container c failed startup probe" {
@@ -123,7 +134,8 @@ func TestTCPGRPCAndExecReadinessProbes(t *testing.T) {
 		for kind, c := range map[string]struct{ probe, steps, message string }{
 			"tcp":  {"tcpSocket: {port: 9000}", "tcp 9000 /v/up", "connect: connection refused"},
 			"grpc": {"grpc: {port: 9000}", "grpc 9000 /v/up", `service unhealthy (responded with "NOT_SERVING")`},
-			"exec": {"exec: {command: [/bin/testbox, cat, /v/up]}", "sleep", "testbox: cat: open /v/up: no such file or directory"},
+			"exec": {"exec: {command: [/bin/testbox, cat, /v/up]}", "sleep",
+				"testbox: cat: open /v/up: no such file or directory"},
 		} {
 			t.Run(kind, func(t *testing.T) {
 				dir := t.TempDir()
@@ -134,7 +146,8 @@ func TestTCPGRPCAndExecReadinessProbes(t *testing.T) {
 				}
 				up()
 				s.Pod(kind, "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-					box("c", "volumeMounts: [{name: v, mountPath: /v}], readinessProbe: {"+c.probe+", "+everySecond+"}", c.steps))
+					box("c", "volumeMounts: [{name: v, mountPath: /v}], readinessProbe: {"+c.probe+", "+everySecond+"}",
+						c.steps))
 				s.Running(kind)
 				if err := os.Remove(dir + "/up"); err != nil {
 					t.Fatal(err)
@@ -158,10 +171,13 @@ func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}], "
 		atStart := func(probe string) string {
-			return mount + "startupProbe: {" + probe + ", periodSeconds: 1, failureThreshold: 600}, livenessProbe: {" + probe + ", timeoutSeconds: 20, " + everySecond + "}"
+			return mount + "startupProbe: {" + probe + ", periodSeconds: 1, failureThreshold: 600}, livenessProbe: {" +
+				probe + ", timeoutSeconds: 20, " + everySecond + "}"
 		}
-		s.Pod("kinds", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
-			box("tls", "readinessProbe: {httpGet: {path: /healthz, port: 8443, scheme: HTTPS}, timeoutSeconds: 20, "+everySecond+"}", "serve 8080 8443")+
+		s.Pod("kinds", "volumes: [{name: v, hostPath: {path: "+dir+
+			"}}]\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
+			box("tls", "readinessProbe: {httpGet: {path: /healthz, port: 8443, scheme: HTTPS}, timeoutSeconds: 20, "+
+				everySecond+"}", "serve 8080 8443")+
 			box("rpc", atStart("grpc: {port: 9000, service: berth.test}"), "grpc 9000 /v/rpc")+
 			box("tcp", atStart("tcpSocket: {port: 9001}"), "tcp 9001 /v/tcp"))
 		s.Wait("kinds", "ready over TLS", func(p *corev1.Pod) bool { return status(p, "tls").Ready })
@@ -228,19 +244,24 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 		daemonSecs := secs + ".5"
 		// The daemons of the second container start new sessions: with the outputs of the command,
 		// without them, and orphaned.
-		daemons := map[string]string{secs + ".1": "setsid sleep %s &", secs + ".2": "setsid sleep %s >/dev/null 2>&1 &", secs + ".3": "(setsid sleep %s &);"}
+		daemons := map[string]string{secs + ".1": "setsid sleep %s &", secs + ".2": "setsid sleep %s >/dev/null 2>&1 &",
+			secs + ".3": "(setsid sleep %s &);"}
 		var startDaemons strings.Builder
 		for secs, start := range daemons {
 			fmt.Fprintf(&startDaemons, start+" ", secs)
 		}
 		mainScript := "(setsid sleep " + daemonSecs + " &); while :; do sleep 0.1; done"
-		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+secs+
+		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+
+			secs+
 			"; true']}, timeoutSeconds: 1, periodSeconds: 3, failureThreshold: 1}", mainScript)+
 			sh("d", "readinessProbe: {exec: {command: [sh, -c, '"+startDaemons.String()+" sleep "+secs+
 				".4']}, timeoutSeconds: 5, periodSeconds: 6, failureThreshold: 1}", mainScript))
-		s.Event("hangs", `Unhealthy: Readiness probe failed: command timed out: "sh -c sleep `+secs+` & sleep `+secs+`; true" timed out after 1s`)
+		s.Event("hangs", `Unhealthy: Readiness probe failed: command timed out: "sh -c sleep `+secs+` & sleep `+secs+
+			`; true" timed out after 1s`)
 		for secs := range daemons {
-			waitFor(t, "a daemon that sleeps for "+secs, func() bool { return countHostProcesses(t, "sleep", secs) > 0 })
+			waitFor(t, "a daemon that sleeps for "+secs, func() bool {
+				return countHostProcesses(t, "sleep", secs) > 0
+			})
 		}
 		var runs []nodeapi.ProbeRun
 		err := hosts.WaitFor(t.Context(), "three runs of both probes", func() (bool, error) {
@@ -279,11 +300,16 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 // server cover a gate whose condition is true.
 func TestUnsetReadinessGateKeepsPodUnready(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("gated", "readinessGates: [{conditionType: example.com/open}]\ncontainers:\n"+box("c", "readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}", "serve"))
-		p := s.Wait("gated", "with its containers ready", func(p *corev1.Pod) bool { return condition(p, corev1.ContainersReady) == corev1.ConditionTrue })
+		s.Pod("gated", "readinessGates: [{conditionType: example.com/open}]\ncontainers:\n"+
+			box("c", "readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}", "serve"))
+		p := s.Wait("gated", "with its containers ready", func(p *corev1.Pod) bool {
+			return condition(p, corev1.ContainersReady) == corev1.ConditionTrue
+		})
 		reason, message, ready := conditionOf(p, corev1.PodReady)
-		s.contains("the log", s.Agent.Log(), "spec.readinessGates: the conditions of readiness gates are not set on a standalone node")
-		if ready || reason != "ReadinessGatesNotReady" || message != `corresponding condition of pod readiness gate "example.com/open" does not exist.` {
+		s.contains("the log", s.Agent.Log(), "spec.readinessGates: the conditions of readiness gates are not set on "+
+			"a standalone node")
+		if ready || reason != "ReadinessGatesNotReady" ||
+			message != `corresponding condition of pod readiness gate "example.com/open" does not exist.` {
 			t.Errorf("Ready %v %s: %s", ready, reason, message)
 		}
 		if !status(p, "c").Ready {
@@ -299,12 +325,17 @@ func TestSidecarsAreProbed(t *testing.T) {
 		dir := t.TempDir()
 		s.Pod("cars", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ninitContainers:\n"+
 			box("car", "restartPolicy: Always, volumeMounts: [{name: v, mountPath: /v}], "+
-				"startupProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, periodSeconds: 1, failureThreshold: 600}, "+
-				"readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}, livenessProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, "+everySecond+"}", "serve")+
+				"startupProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, periodSeconds: 1, "+
+				"failureThreshold: 600}, "+
+				"readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+
+				"}, livenessProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, "+everySecond+"}", "serve")+
 			"containers:\n"+box("main", "", "sleep"))
-		p := s.Wait("cars", "with its sidecar running", func(p *corev1.Pod) bool { return status(p, "car").State.Running != nil })
+		p := s.Wait("cars", "with its sidecar running", func(p *corev1.Pod) bool {
+			return status(p, "car").State.Running != nil
+		})
 		s.waitWhy("cars", "startup probe")
-		if w := status(s.Get("cars"), "main").State.Waiting; w == nil || condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
+		if w := status(s.Get("cars"), "main").State.Waiting; w == nil ||
+			condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
 			t.Errorf("the main container did not wait for its sidecar: %s", brief(p))
 		}
 		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
@@ -316,7 +347,9 @@ func TestSidecarsAreProbed(t *testing.T) {
 		if err := os.Remove(dir + "/up"); err != nil {
 			t.Fatal(err)
 		}
-		p = s.Wait("cars", "with its sidecar restarted", func(p *corev1.Pod) bool { return status(p, "car").RestartCount > 0 })
+		p = s.Wait("cars", "with its sidecar restarted", func(p *corev1.Pod) bool {
+			return status(p, "car").RestartCount > 0
+		})
 		if status(p, "main").RestartCount != 0 {
 			t.Error("the main container was restarted")
 		}
@@ -328,13 +361,15 @@ func TestTerminatingPodRunsOnlyReadinessProbe(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		probe := "{httpGet: {path: /healthz, port: 8080}, " + everySecond + "}"
 		s.Pod("web", "terminationGracePeriodSeconds: 60\ncontainers:\n"+
-			box("c", "readinessProbe: "+probe+", livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+everySecond+"}", "on-term 5s 7", "serve"))
+			box("c", "readinessProbe: "+probe+", livenessProbe: {httpGet: {path: /healthz, port: 8080}, "+
+				"terminationGracePeriodSeconds: 1, "+everySecond+"}", "on-term 5s 7", "serve"))
 		p := s.Running("web")
 		s.Remove("web")
 		s.Wait("web", "terminating", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		s.setHealthz(p, 503)
 		s.Wait("web", "terminating and not ready", func(p *corev1.Pod) bool {
-			return p.DeletionTimestamp != nil && status(p, "c").State.Running != nil && condition(p, corev1.PodReady) == corev1.ConditionFalse
+			return p.DeletionTimestamp != nil && status(p, "c").State.Running != nil &&
+				condition(p, corev1.PodReady) == corev1.ConditionFalse
 		})
 		s.WaitDeleted("web")
 		for _, e := range s.Events("web") {
@@ -347,8 +382,10 @@ func TestTerminatingPodRunsOnlyReadinessProbe(t *testing.T) {
 
 func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("web", "containers:\n"+box("c", "readinessProbe: {httpGet: {path: '/redirect?to=http://192.0.2.1/', port: 8080}, "+everySecond+"}, "+
-			"livenessProbe: {httpGet: {path: '/redirect?to=/healthz', port: 8080}, "+everySecond+"}", "serve"))
+		s.Pod("web", "containers:\n"+
+			box("c", "readinessProbe: {httpGet: {path: '/redirect?to=http://192.0.2.1/', port: 8080}, "+everySecond+
+				"}, "+
+				"livenessProbe: {httpGet: {path: '/redirect?to=/healthz', port: 8080}, "+everySecond+"}", "serve"))
 		s.Running("web")
 		s.Event("web", "ProbeWarning: Readiness probe warning: Probe terminated redirects")
 		for _, e := range s.Events("web") {
@@ -378,7 +415,8 @@ func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
 		for _, e := range s.Events("missing") {
 			if strings.HasPrefix(e, "Unhealthy: ") {
 				events++
-				s.contains("the event", e, "probe errored and resulted in unknown state", "/no/such", "no such file or directory")
+				s.contains("the event", e, "probe errored and resulted in unknown state", "/no/such",
+					"no such file or directory")
 			}
 		}
 		if c := status(s.Get("missing"), "c"); events != 2 || c.RestartCount != 0 || c.Ready {
@@ -390,9 +428,11 @@ func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
 func TestInvalidProbesAreRejectedByField(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		for name, c := range map[string]struct{ probe, field string }{
-			"period": {"livenessProbe: {tcpSocket: {port: 1}, periodSeconds: -1}", "spec.containers[0].livenessProbe.periodSeconds"},
-			"scheme": {"readinessProbe: {httpGet: {port: 1, scheme: FTP}}", "spec.containers[0].readinessProbe.httpGet.scheme"},
-			"port":   {"startupProbe: {httpGet: {port: web}}", "spec.containers[0].startupProbe.httpGet.port"},
+			"period": {"livenessProbe: {tcpSocket: {port: 1}, periodSeconds: -1}",
+				"spec.containers[0].livenessProbe.periodSeconds"},
+			"scheme": {"readinessProbe: {httpGet: {port: 1, scheme: FTP}}",
+				"spec.containers[0].readinessProbe.httpGet.scheme"},
+			"port": {"startupProbe: {httpGet: {port: web}}", "spec.containers[0].startupProbe.httpGet.port"},
 		} {
 			s.Put(name, podYAML(name, "", "containers:\n"+box("c", c.probe, "sleep")))
 			err := hosts.WaitFor(t.Context(), "the rejection of "+name, func() (bool, error) {

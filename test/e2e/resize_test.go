@@ -46,7 +46,8 @@ func TestResizeInPlace(t *testing.T) {
 
 		apply("100m", "128Mi")
 		p := s.Wait("size", "resized", resizedTo("128Mi"))
-		if c := status(p, "c"); p.UID != first.UID || c.ContainerID != id || c.RestartCount != 0 || p.Status.ObservedGeneration < 2 ||
+		if c := status(p, "c"); p.UID != first.UID || c.ContainerID != id || c.RestartCount != 0 ||
+			p.Status.ObservedGeneration < 2 ||
 			c.AllocatedResources.Cpu().String() != "100m" {
 			t.Errorf("after growth: got UID %s, want %s: %s, allocated %v, generation %d", p.UID, first.UID, brief(p),
 				c.AllocatedResources, p.Status.ObservedGeneration)
@@ -68,8 +69,12 @@ func TestResizeInPlace(t *testing.T) {
 
 		// A resize beyond the node's capacity is infeasible. The container keeps running.
 		apply("1000", "32Mi")
-		p = s.Wait("size", "pending", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizePending); return is })
-		if reason, message, _ := conditionOf(p, corev1.PodResizePending); reason != corev1.PodReasonInfeasible || !strings.Contains(message, "cpu") {
+		p = s.Wait("size", "pending", func(p *corev1.Pod) bool {
+			_, _, is := conditionOf(p, corev1.PodResizePending)
+			return is
+		})
+		if reason, message, _ := conditionOf(p, corev1.PodResizePending); reason != corev1.PodReasonInfeasible ||
+			!strings.Contains(message, "cpu") {
 			t.Errorf("pending: %s %s", reason, message)
 		}
 		if c := status(p, "c"); c.ContainerID != id || c.AllocatedResources.Cpu().String() != "100m" {
@@ -84,7 +89,9 @@ func TestResizeInPlace(t *testing.T) {
 
 		// A change of the QoS class replaces the pod.
 		s.Pod("size", "terminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", "", "sleep 1000"))
-		s.Wait("size", "replaced", func(p *corev1.Pod) bool { return p.UID != first.UID && p.Status.Phase == corev1.PodRunning })
+		s.Wait("size", "replaced", func(p *corev1.Pod) bool {
+			return p.UID != first.UID && p.Status.Phase == corev1.PodRunning
+		})
 	})
 }
 
@@ -119,10 +126,12 @@ func TestDeferredResizeCompletesWhenResourcesAreFree(t *testing.T) {
 			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
 			return !pending && !resizing && status(p, "c").Resources.Requests.Cpu().String() == "600m"
 		})
-		if old, updated := status(first, "c"), status(p, "c"); p.UID != first.UID || updated.ContainerID != old.ContainerID ||
+		if old, updated := status(first, "c"), status(p, "c"); p.UID != first.UID ||
+			updated.ContainerID != old.ContainerID ||
 			updated.RestartCount != 0 ||
 			updated.AllocatedResources.Cpu().String() != "600m" {
-			t.Errorf("after the resize: %s, allocated %v, before: %s", brief(p), updated.AllocatedResources, brief(first))
+			t.Errorf("after the resize: %s, allocated %v, before: %s", brief(p), updated.AllocatedResources,
+				brief(first))
 		}
 		s.Event("small", "ResizeCompleted: Pod resize completed: ")
 	})
@@ -132,9 +141,11 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		apply := func(memory string) {
 			s.Pod("again", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
-				sh("c", "resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}], resources: {requests: {memory: 16Mi}, limits: {memory: "+memory+"}}", "sleep 1000"))
+				sh("c", "resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}], resources: "+
+					"{requests: {memory: 16Mi}, limits: {memory: "+memory+"}}", "sleep 1000"))
 			s.Pod("full", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
-				sh("c", "resources: {requests: {memory: 8Mi}, limits: {memory: "+memory+"}}", "dd if=/dev/zero of=/dev/shm/x bs=1M count=40 2>/dev/null; echo --end--; sleep 1000"))
+				sh("c", "resources: {requests: {memory: 8Mi}, limits: {memory: "+memory+"}}",
+					"dd if=/dev/zero of=/dev/shm/x bs=1M count=40 2>/dev/null; echo --end--; sleep 1000"))
 		}
 		apply("64Mi")
 		s.Running("again")
@@ -154,7 +165,8 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 			reason, _, _ := conditionOf(p, corev1.PodResizeInProgress)
 			return reason == corev1.PodReasonError
 		})
-		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message, "below current usage") || status(p, "c").ContainerID != id ||
+		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message,
+			"below current usage") || status(p, "c").ContainerID != id ||
 			status(p, "c").Resources.Limits.Memory().String() != "64Mi" {
 			t.Errorf("failed resize: %q %s", message, brief(p))
 		}
@@ -205,12 +217,14 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return strings.TrimSpace(string(data)), strings.TrimSpace(s.Exec("whole", "car", "sh", "-c", readMemoryLimit))
+			return strings.TrimSpace(string(data)),
+				strings.TrimSpace(s.Exec("whole", "car", "sh", "-c", readMemoryLimit))
 		}
 		checkNotRestarted := func(p *corev1.Pod) {
 			t.Helper()
 			for _, name := range []string{"c", "car"} {
-				if was, is := status(first, name), status(p, name); p.UID != first.UID || is.ContainerID != was.ContainerID || is.RestartCount != 0 {
+				if was, is := status(first, name), status(p, name); p.UID != first.UID ||
+					is.ContainerID != was.ContainerID || is.RestartCount != 0 {
 					t.Errorf("container was replaced or restarted: %s, before: %s", brief(p), brief(first))
 				}
 			}
@@ -231,7 +245,8 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 			reason, _, _ := conditionOf(p, corev1.PodResizeInProgress)
 			return reason == corev1.PodReasonError
 		})
-		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message, "below current usage") || p.Status.Resources.Limits.Memory().String() != "96Mi" {
+		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message,
+			"below current usage") || p.Status.Resources.Limits.Memory().String() != "96Mi" {
 			t.Errorf("failed resize: %q, %v", message, p.Status.Resources)
 		}
 		checkNotRestarted(p)
@@ -252,15 +267,19 @@ func TestPodLevelResources(t *testing.T) {
 			"resources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
 			sh("hog", "", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")+
 			sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000"))
-		p := s.Wait("hog", "out of memory", func(p *corev1.Pod) bool { return status(p, "hog").State.Terminated != nil })
+		p := s.Wait("hog", "out of memory", func(p *corev1.Pod) bool {
+			return status(p, "hog").State.Terminated != nil
+		})
 		if x := status(p, "hog").State.Terminated; x.ExitCode != 137 {
 			t.Errorf("above the pod's memory limit: got %+v, want exit code 137", x)
 		}
-		if r := p.Status.Resources; p.Status.QOSClass != corev1.PodQOSBurstable || r == nil || r.Requests.Memory().String() != "32Mi" || r.Requests.Cpu().String() != "50m" {
+		if r := p.Status.Resources; p.Status.QOSClass != corev1.PodQOSBurstable || r == nil ||
+			r.Requests.Memory().String() != "32Mi" || r.Requests.Cpu().String() != "50m" {
 			t.Errorf("QoS %s, resources %+v", p.Status.QOSClass, r)
 		}
 		apply := func(cpu, memory string) {
-			s.Pod("whole", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 300m, memory: 32Mi}, limits: {cpu: "+cpu+", memory: "+memory+"}}\ncontainers:\n"+
+			s.Pod("whole", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: "+
+				"300m, memory: 32Mi}, limits: {cpu: "+cpu+", memory: "+memory+"}}\ncontainers:\n"+
 				sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000")+
 				sh("no-resources", "", "sleep 1000")+sh("limited",
 				"resources: {limits: {cpu: 200m, memory: 16Mi}, requests: {cpu: 200m, memory: 0}}", "sleep 1000"))

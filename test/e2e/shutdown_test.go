@@ -50,7 +50,8 @@ func nextInhibitor(t *testing.T, l *hosts.Logind) (released func()) {
 // the pods are terminated, by ascending priority and each group with its grace period. No new pod
 // starts, and an agent restart during the shutdown does not restart pods.
 func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
-	groups := []map[string]any{{"priority": 0, "shutdownGracePeriodSeconds": 60}, {"priority": 1000, "shutdownGracePeriodSeconds": 20}}
+	groups := []map[string]any{{"priority": 0, "shutdownGracePeriodSeconds": 60},
+		{"priority": 1000, "shutdownGracePeriodSeconds": 20}}
 	options := nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}
 	forEachNewNode(t, options, func(t *testing.T, s *Namespace) {
 		l := startLogind(t)
@@ -69,7 +70,8 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		terminated := func(p *corev1.Pod) bool {
-			return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Terminated" && p.Status.Message == "Pod was terminated in response to imminent node shutdown."
+			return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Terminated" &&
+				p.Status.Message == "Pod was terminated in response to imminent node shutdown."
 		}
 		terminations := map[string]*corev1.ContainerStateTerminated{}
 		for name, code := range map[string]int32{"low": 7, "ignores-term": 137, "high": 143} {

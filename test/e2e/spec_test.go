@@ -47,7 +47,8 @@ func procField(log, name string) string {
 
 func TestEnvironment(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Put("objects", configMap("cm", "A: from-map, B: map-b")+"---\n"+secretOf("sec", "S: from-secret, odd.key-1: odd"))
+		s.Put("objects", configMap("cm", "A: from-map, B: map-b")+"---\n"+
+			secretOf("sec", "S: from-secret, odd.key-1: odd"))
 		s.Put("pod", podYAML("env", "labels: {app: x}\nannotations: {n: note}", `
 			serviceAccountName: robot
 			automountServiceAccountToken: false
@@ -82,8 +83,10 @@ func TestEnvironment(t *testing.T) {
 		`))
 		p := s.Running("env")
 		log := s.WaitOutput("env", "c")
-		s.hasLines(log, "A=from-map", "B=own-b", "P_S=from-secret", "P_odd.key-1=odd", "PLAIN=plain", "TWICE=plain/from-map/$(LATER)/$(PLAIN)", "LATER=late", "KEY=from-secret",
-			"POD=env", "SPACE="+s.ns, "POD_UID="+string(p.UID), "LABEL=x", "NOTE=note", "NODE="+s.Host.Name, "ACCOUNT=robot",
+		s.hasLines(log, "A=from-map", "B=own-b", "P_S=from-secret", "P_odd.key-1=odd", "PLAIN=plain",
+			"TWICE=plain/from-map/$(LATER)/$(PLAIN)", "LATER=late", "KEY=from-secret",
+			"POD=env", "SPACE="+s.ns, "POD_UID="+string(p.UID), "LABEL=x", "NOTE=note", "NODE="+s.Host.Name,
+			"ACCOUNT=robot",
 			"POD_IP="+p.Status.PodIP, "HOST_IP="+s.Host.Gateway.String(), "CPU=100", "MEM=64", "HOSTNAME=env",
 			"plain-$(UNSET)-$(PLAIN)")
 		if strings.Contains(log, "\nOPT=") {
@@ -112,7 +115,8 @@ func TestCommandAndArgsOverrideImage(t *testing.T) {
 			t.Errorf("dir: %q", got)
 		}
 		x := status(p, "no-program")
-		if x.State.Terminated == nil || x.State.Terminated.ExitCode != 128 && x.State.Terminated.ExitCode != 127 || !strings.Contains(x.State.Terminated.Message, "/no/such/program") {
+		if x.State.Terminated == nil || x.State.Terminated.ExitCode != 128 && x.State.Terminated.ExitCode != 127 ||
+			!strings.Contains(x.State.Terminated.Message, "/no/such/program") {
 			t.Errorf("no-program: %+v", x.State)
 		}
 		s.Event("words", "Failed: ")
@@ -165,7 +169,8 @@ func TestHostAndPodNamespaces(t *testing.T) {
 			}
 		}
 
-		s.Pod("shared", "shareProcessNamespace: true\ncontainers:\n"+box("a", "", "sleep")+sh("b", "", "until ps | grep -q 'testbox sleep'; do sleep 0.05; done; ps; echo --end--; sleep 1000"))
+		s.Pod("shared", "shareProcessNamespace: true\ncontainers:\n"+box("a", "", "sleep")+
+			sh("b", "", "until ps | grep -q 'testbox sleep'; do sleep 0.05; done; ps; echo --end--; sleep 1000"))
 		s.contains("ps", s.WaitOutput("shared", "b"), "/pause", "testbox sleep")
 	})
 }
@@ -173,13 +178,15 @@ func TestHostAndPodNamespaces(t *testing.T) {
 func TestHostPortReachesPod(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		port := 21001 + s.Host.Number*20
-		s.Pod("port", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"), port))
+		s.Pod("port", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"),
+			port))
 		s.Running("port")
 		if got := s.waitHTTP(fmt.Sprintf("http://%s:%d/", s.Host.Gateway, port)); got != "port\n" {
 			t.Errorf("got response %q", got)
 		}
 		// A second pod with the same host port waits, reports the reason, and starts when the port is free.
-		s.Pod("port2", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"), port))
+		s.Pod("port2", fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 8080, hostPort: %d}]", "serve"),
+			port))
 		s.waitExplanation("port2", "port", strconv.Itoa(port))
 		if p := s.Get("port2"); p.Status.Phase != corev1.PodPending {
 			t.Errorf("port2: got phase %s, want Pending", p.Status.Phase)
@@ -245,10 +252,12 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 		s.Pod("root", "securityContext: {runAsNonRoot: true}\ncontainers:\n"+box("c", "", "sleep"))
 		p := s.Waiting("root", "c", "CreateContainerConfigError")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "runAsNonRoot")
-		s.Pod("named", "securityContext: {runAsNonRoot: true}\ncontainers:\n"+strings.Replace(box("c", "", "sleep"), "testbox:1", "testbox:named", 1))
+		s.Pod("named", "securityContext: {runAsNonRoot: true}\ncontainers:\n"+strings.Replace(box("c", "", "sleep"),
+			"testbox:1", "testbox:named", 1))
 		p = s.Waiting("named", "c", "CreateContainerConfigError")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "runAsNonRoot", "app")
-		s.Pod("user", "securityContext: {runAsNonRoot: true}\ncontainers:\n"+strings.Replace(box("c", "", "id", end, "sleep"), "testbox:1", "testbox:user", 1))
+		s.Pod("user", "securityContext: {runAsNonRoot: true}\ncontainers:\n"+
+			strings.Replace(box("c", "", "id", end, "sleep"), "testbox:1", "testbox:user", 1))
 		s.contains("user", s.WaitOutput("user", "c"), "uid=1000")
 	})
 }
@@ -271,7 +280,9 @@ func TestSeccomp(t *testing.T) {
 		if procField(log, "Seccomp") != "2" {
 			t.Errorf("Localhost: %s", log)
 		}
-		s.Pod("missing", "containers:\n"+box("c", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: profiles/none.json}}", "sleep"))
+		s.Pod("missing", "containers:\n"+
+			box("c", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: profiles/none.json}}",
+				"sleep"))
 		p := s.Wait("missing", "failing to create", func(p *corev1.Pod) bool {
 			w := status(p, "c").State.Waiting
 			return w != nil && strings.HasPrefix(w.Reason, "Create")
@@ -287,7 +298,8 @@ func TestSysctls(t *testing.T) {
 			containers:
 			`+box("c", "", "cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/net/core/somaxconn", end, "sleep"))
 		s.hasLines(s.WaitOutput("tuned", "c"), "40000\t50000", "321")
-		s.Pod("unsafe", "securityContext: {sysctls: [{name: kernel.msgmax, value: '1000'}]}\ncontainers:\n"+box("c", "", "sleep"))
+		s.Pod("unsafe", "securityContext: {sysctls: [{name: kernel.msgmax, value: '1000'}]}\ncontainers:\n"+
+			box("c", "", "sleep"))
 		p := s.Phase("unsafe", corev1.PodFailed)
 		if p.Status.Reason != "SysctlForbidden" || !strings.Contains(p.Status.Message, "kernel.msgmax") {
 			t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
@@ -298,15 +310,16 @@ func TestSysctls(t *testing.T) {
 // TestEmptyResolvConfYieldsNoNameServers checks that with an empty resolvConf setting pods get no name
 // server of the host, neither from berth nor from the runtime.
 func TestEmptyResolvConfYieldsNoNameServers(t *testing.T) {
-	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"resolvConf": ""}}, func(t *testing.T, s *Namespace) {
-		s.Pod("dns-default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
-		s.Running("dns-default")
-		log := s.WaitOutput("dns-default", "c")
-		s.hasLines(log, "nameserver 127.0.0.1", "search .")
-		if n := strings.Count(log, "nameserver"); n != 1 {
-			t.Errorf("got %d name servers, want 1:\n%s", n, log)
-		}
-	})
+	forEachNewNode(t, nodeOptions{CNI: true, Config: map[string]any{"resolvConf": ""}},
+		func(t *testing.T, s *Namespace) {
+			s.Pod("dns-default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
+			s.Running("dns-default")
+			log := s.WaitOutput("dns-default", "c")
+			s.hasLines(log, "nameserver 127.0.0.1", "search .")
+			if n := strings.Count(log, "nameserver"); n != 1 {
+				t.Errorf("got %d name servers, want 1:\n%s", n, log)
+			}
+		})
 }
 
 func TestHostNamesHostsAndResolvConf(t *testing.T) {
@@ -320,9 +333,11 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 			`+box("c", "", steps...))
 		p := s.Running("names")
 		log := s.WaitOutput("names", "c")
-		s.hasLines(log, "alias", "nameserver 10.96.0.10", p.Status.PodIP+"\talias.sub."+s.ns+".svc.cluster.local\talias", "10.9.8.7\tone.example\ttwo.example")
+		s.hasLines(log, "alias", "nameserver 10.96.0.10", p.Status.PodIP+"\talias.sub."+s.ns+
+			".svc.cluster.local\talias", "10.9.8.7\tone.example\ttwo.example")
 		s.contains("hosts", log, "# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost")
-		s.contains("resolv.conf", log, "search "+s.ns+".svc.cluster.local svc.cluster.local cluster.local", "options ndots:5")
+		s.contains("resolv.conf", log, "search "+s.ns+".svc.cluster.local svc.cluster.local cluster.local",
+			"options ndots:5")
 
 		s.Pod("none", "dnsPolicy: None\ndnsConfig: {nameservers: [9.9.9.9], searches: [my.example], "+
 			"options: [{name: ndots, value: '2'}, {name: edns0}]}\nsetHostnameAsFQDN: false\ncontainers:\n"+
@@ -357,7 +372,8 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 func TestResourcesAreAppliedToCgroups(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("guaranteed", "containers:\n"+box("c", "resources: {limits: {cpu: 300m, memory: 48Mi}}", "sleep"))
-		s.Pod("burstable", "containers:\n"+box("c", "resources: {requests: {cpu: 200m, memory: 16Mi}}", "sleep")+box("d", "resources: {limits: {memory: 32Mi}}", "sleep"))
+		s.Pod("burstable", "containers:\n"+box("c", "resources: {requests: {cpu: 200m, memory: 16Mi}}", "sleep")+
+			box("d", "resources: {limits: {memory: 32Mi}}", "sleep"))
 		s.Pod("besteffort", "containers:\n"+box("c", "", "sleep"))
 		p := s.Running("guaranteed")
 		if p.Status.QOSClass != corev1.PodQOSGuaranteed {
@@ -394,7 +410,8 @@ func TestResourcesAreAppliedToCgroups(t *testing.T) {
 
 func TestTTYAndStdin(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("tty", "containers:\n"+box("with", "tty: true, stdin: true", "tty", end, "sleep")+box("without", "", "tty", end, "sleep"))
+		s.Pod("tty", "containers:\n"+box("with", "tty: true, stdin: true", "tty", end, "sleep")+
+			box("without", "", "tty", end, "sleep"))
 		s.contains("with a tty", s.WaitOutput("tty", "with"), "tty ")
 		if log := s.WaitOutput("tty", "with"); strings.Contains(log, "no tty") {
 			t.Error(log)
@@ -423,7 +440,8 @@ func TestPodCgroupPathsMatchKubelet(t *testing.T) {
 		p := s.Running("cgroups")
 		for _, controller := range []string{"cpu", "memory", "pids"} {
 			dir := s.podCgroup(controller, p)
-			procs := readFile(t, filepath.Join(dir, strings.TrimPrefix(status(p, "c").ContainerID, "containerd://"), "cgroup.procs"))
+			procs := readFile(t, filepath.Join(dir, strings.TrimPrefix(status(p, "c").ContainerID, "containerd://"),
+				"cgroup.procs"))
 			if strings.TrimSpace(procs) == "" {
 				t.Errorf("no process of the container in %s", dir)
 			}

@@ -48,7 +48,8 @@ func TestTop(t *testing.T) {
 		}
 		if m := byContainer["big"].WorkingSetBytes; m < 24<<20 || m > 100<<20 || pod.WorkingSetBytes < m ||
 			byContainer["busy"].WorkingSetBytes >= m {
-			t.Errorf("got working sets: big %d, busy %d, pod %d", m, byContainer["busy"].WorkingSetBytes, pod.WorkingSetBytes)
+			t.Errorf("got working sets: big %d, busy %d, pod %d", m, byContainer["busy"].WorkingSetBytes,
+				pod.WorkingSetBytes)
 		}
 		if p := byContainer["busy"].Processes; p != 1 || pod.Processes != 3 {
 			t.Errorf("got %d processes of busy, %d of the pod with its sandbox", p, pod.Processes)
@@ -57,8 +58,10 @@ func TestTop(t *testing.T) {
 		if first != "uses" {
 			t.Errorf("first pod by CPU: got %q, want \"uses\"", first)
 		}
-		s.contains("top --containers", s.Berth("top", "-A", "-l", "app=uses", "--containers"), "NAMESPACE", "CPU(cores)", s.ns, "uses", "busy", "big")
-		if out, err := s.Try("top", "-n", s.ns, "missing"); err == nil || !strings.Contains(out, `pods "missing" not found`) {
+		s.contains("top --containers", s.Berth("top", "-A", "-l", "app=uses", "--containers"), "NAMESPACE",
+			"CPU(cores)", s.ns, "uses", "busy", "big")
+		if out, err := s.Try("top", "-n", s.ns, "missing"); err == nil ||
+			!strings.Contains(out, `pods "missing" not found`) {
 			t.Errorf("top of an unknown pod: %v %s", err, out)
 		}
 	})
@@ -225,7 +228,8 @@ func (s *Namespace) startPortForward(pod string, ports ...string) (map[string]st
 	t := s.t
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context()) // the cleanup interrupts the command
-	cmd := s.Agent.Command(ctx, append([]string{"port-forward", "-n", s.ns, pod, "--address", "127.0.0.1"}, ports...)...)
+	cmd := s.Agent.Command(ctx, append([]string{"port-forward", "-n", s.ns, pod, "--address", "127.0.0.1"},
+		ports...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -333,7 +337,8 @@ func TestCpCopiesBothWaysWithoutFollowingLinks(t *testing.T) {
 			"tar: can't open 'big'": {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20),
 				"files:/proc/"}, // most of the input is not read
 		} {
-			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, want) {
+			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil ||
+				!strings.Contains(out, want) {
 				t.Errorf("cp %v: %v %s, want %q", args, err, out, want)
 			}
 		}

@@ -17,7 +17,8 @@ func configMap(name, data string) string {
 }
 
 func secretOf(name, data string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\nstringData: {%s}\n", name, data)
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\nstringData: {%s}\n", name,
+		data)
 }
 
 func TestEmptyDirOnDiskAndInMemory(t *testing.T) {
@@ -45,7 +46,8 @@ func TestEmptyDirOnDiskAndInMemory(t *testing.T) {
 		}
 		s.Remove("empty")
 		s.WaitDeleted("empty")
-		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), string(p.UID)) {
+		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil ||
+			strings.Contains(string(mounts), string(p.UID)) {
 			t.Errorf("mounts of the pod remain (%v)", err)
 		}
 	})
@@ -75,7 +77,8 @@ func TestHostPathTypes(t *testing.T) {
 			fmt.Fprintf(&mounts, "{name: v%d, mountPath: /v/%d}, ", i, i)
 			i++
 		}
-		s.Pod("good", "volumes:\n"+volumes.String()+"containers:\n"+box("c", "volumeMounts: ["+mounts.String()+"]", "ls /v", end, "sleep"))
+		s.Pod("good", "volumes:\n"+volumes.String()+"containers:\n"+box("c", "volumeMounts: ["+mounts.String()+"]",
+			"ls /v", end, "sleep"))
 		s.WaitOutput("good", "c")
 		if fi, err := os.Stat(dir + "/new/deep"); err != nil || !fi.IsDir() || fi.Mode().Perm() != 0o755 {
 			t.Errorf("DirectoryOrCreate: %v %v", fi, err)
@@ -84,7 +87,8 @@ func TestHostPathTypes(t *testing.T) {
 			t.Errorf("FileOrCreate: %v %v", fi, err)
 		}
 		// A missing path blocks the pod and is reported. The pod starts when the path exists.
-		s.Pod("late", "volumes: [{name: v, hostPath: {path: "+dir+"/later, type: Directory}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
+		s.Pod("late", "volumes: [{name: v, hostPath: {path: "+dir+"/later, type: Directory}}]\ncontainers:\n"+
+			box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		e := s.Event("late", "FailedMount: ")
 		s.contains("the event", e, dir+"/later", "v")
 		s.waitWhy("late", dir+"/later")
@@ -115,10 +119,13 @@ func TestContentVolumes(t *testing.T) {
 			containers:
 			`+box("c", "resources: {limits: {cpu: 250m}}, volumeMounts: [{name: cm, mountPath: /cm}, {name: item, mountPath: /item}, {name: sec, mountPath: /sec}, {name: none, mountPath: /none}, {name: info, mountPath: /info}, {name: all, mountPath: /all}]",
 			"stat /cm/a /cm/..data", "stat /cm/..data/a /item/deep/er /sec/..data/key", "stat /none",
-			"cat /cm/a", "print", "cat /item/deep/er", "print", "cat /sec/key", "print", "cat /info/labels", "print", "cat /info/name", "print", "cat /info/cpu", "print",
-			"cat /all/one/a", "print", "cat /all/two/key", "print", "cat /all/three/ns", "print", "mounts", end, "sleep")))
+			"cat /cm/a", "print", "cat /item/deep/er", "print", "cat /sec/key", "print", "cat /info/labels", "print",
+			"cat /info/name", "print", "cat /info/cpu", "print",
+			"cat /all/one/a", "print", "cat /all/two/key", "print", "cat /all/three/ns", "print", "mounts", end,
+			"sleep")))
 		log := s.WaitOutput("content", "c")
-		s.contains("inside", log, "/cm/a Lrwxrwxrwx", "-> ..data/a", "/cm/..data/a -r--r-----", "/item/deep/er -r--------", "/sec/..data/key -rw-r--r--", "/none d",
+		s.contains("inside", log, "/cm/a Lrwxrwxrwx", "-> ..data/a", "/cm/..data/a -r--r-----",
+			"/item/deep/er -r--------", "/sec/..data/key -rw-r--r--", "/none d",
 			"\nalpha\n", "\nbeta\n", "\nhidden\n", `app="x"`, "\ncontent\n", "\n250\n", "\n"+s.ns+"\n")
 		for line := range strings.Lines(log) {
 			if f := strings.Fields(line); len(f) > 8 && f[4] == "/sec" && !strings.Contains(line, "tmpfs") {
@@ -137,7 +144,8 @@ func TestScenario08_ConfigMapChangeReachesFile(t *testing.T) {
 			`+box("c", "volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /fixed, subPath: word}]", "follow /v/word 10ms"))
 		before := s.Running("reads")
 		s.WaitLog("reads", "c", "first")
-		file := filepath.Join(s.Agent.RootDir, "pods", string(before.UID), "volumes", "kubernetes.io~configmap", "v", "word")
+		file := filepath.Join(s.Agent.RootDir, "pods", string(before.UID), "volumes", "kubernetes.io~configmap", "v",
+			"word")
 		start := time.Now()
 		s.Put("cm", configMap("cm", "word: second"))
 		s.WaitLog("reads", "c", "second")
@@ -145,7 +153,8 @@ func TestScenario08_ConfigMapChangeReachesFile(t *testing.T) {
 		if got := readFile(t, file); got != "second" {
 			t.Errorf("file on the host: got %q, want \"second\"", got)
 		}
-		if got := s.Exec("reads", "c", "/bin/testbox", "cat", "/v/word", ",", "print", ",", "cat", "/fixed"); got != "second\nfirst" {
+		if got := s.Exec("reads", "c", "/bin/testbox", "cat", "/v/word", ",", "print", ",", "cat",
+			"/fixed"); got != "second\nfirst" {
 			t.Errorf("files in the container: got %q, want \"second\" and an unchanged subPath \"first\"", got)
 		}
 		if p := s.Get("reads"); p.UID != before.UID || status(p, "c").RestartCount != 0 {
@@ -156,8 +165,10 @@ func TestScenario08_ConfigMapChangeReachesFile(t *testing.T) {
 
 func TestPodWaitsForMissingConfigMap(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("env", "containers:\n"+box("c", "env: [{name: X, valueFrom: {configMapKeyRef: {name: later, key: x}}}]", "env X", end, "sleep"))
-		s.Pod("volume", "volumes: [{name: v, configMap: {name: later}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "cat /v/x", "print", end, "sleep"))
+		s.Pod("env", "containers:\n"+box("c", "env: [{name: X, valueFrom: {configMapKeyRef: {name: later, key: x}}}]",
+			"env X", end, "sleep"))
+		s.Pod("volume", "volumes: [{name: v, configMap: {name: later}}]\ncontainers:\n"+
+			box("c", "volumeMounts: [{name: v, mountPath: /v}]", "cat /v/x", "print", end, "sleep"))
 		p := s.Waiting("env", "c", "CreateContainerConfigError")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "configmap", "later", "not found")
 		s.contains("the event", s.Event("volume", "FailedMount: "), "later", "not found")
@@ -183,9 +194,11 @@ func TestSubPathsReadOnlyAndFSGroup(t *testing.T) {
 			volumes: [{name: v, emptyDir: {}}, {name: m, emptyDir: {medium: Memory}}]
 			containers:
 			`+box("c", `env: [{name: WHO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], volumeMounts: [{name: v, mountPath: /all}, {name: v, mountPath: /one, subPath: a/b}, {name: v, mountPath: /expr, subPathExpr: x-$(WHO)}, {name: v, mountPath: /ro, readOnly: true}, {name: m, mountPath: /m}]`,
-			"stat /all /m", "id", "write /one/f 1", "write /expr/g 2", "stat /all/a/b/f /all/x-sub/g", end, "write /ro/h 3"))
+			"stat /all /m", "id", "write /one/f 1", "write /expr/g 2", "stat /all/a/b/f /all/x-sub/g", end,
+			"write /ro/h 3"))
 		log := s.WaitOutput("sub", "c")
-		s.contains("inside", log, "/all dgrwxrwxrwx 0:4321", "/m dgrwxrwxrwx 0:4321", "uid=1234", "4321", "/all/a/b/f -rw-r--r-- 1234:4321", "/all/x-sub/g -rw")
+		s.contains("inside", log, "/all dgrwxrwxrwx 0:4321", "/m dgrwxrwxrwx 0:4321", "uid=1234", "4321",
+			"/all/a/b/f -rw-r--r-- 1234:4321", "/all/x-sub/g -rw")
 		s.contains("a write to a read-only mount", s.WaitLog("sub", "c", "/ro/h"), "read-only file system")
 	})
 }
@@ -211,11 +224,13 @@ func TestSubPathStaysInVolume(t *testing.T) {
 func TestEnvFromFileOfInitContainer(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		env := func(key, more string) string {
-			return "env: [{name: DB, valueFrom: {fileKeyRef: {volumeName: config, path: data/app.env, key: " + key + more + "}}}, {name: URL, value: 'db://$(DB)'}]"
+			return "env: [{name: DB, valueFrom: {fileKeyRef: {volumeName: config, path: data/app.env, key: " + key +
+				more + "}}}, {name: URL, value: 'db://$(DB)'}]"
 		}
 		pod := func(name, file, use string) {
 			s.Pod(name, "restartPolicy: Never\nvolumes: [{name: config, emptyDir: {}}]\ninitContainers:\n"+
-				sh("make", "volumeMounts: [{name: config, mountPath: /v}]", "mkdir /v/data && printf \"%b\" \""+file+"\" > /v/data/app.env")+
+				sh("make", "volumeMounts: [{name: config, mountPath: /v}]", "mkdir /v/data && printf \"%b\" \""+file+
+					"\" > /v/data/app.env")+
 				"containers:\n"+sh("use", use, "echo db=$DB url=$URL; ls /v"))
 		}
 		pod("good", "# made here\\\\nDB_ADDRESS='address 1'\\\\n", env("DB_ADDRESS", ""))
@@ -240,7 +255,8 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 		dir := t.TempDir()
 		pod := func(name, mode string) {
 			s.Pod(name, "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
-				box("c", "volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: "+mode+"}]", "print", end, "write /v/x y"))
+				box("c", "volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: "+mode+"}]",
+					"print", end, "write /v/x y"))
 		}
 		pod("possible", "IfPossible")
 		s.contains("a write", s.WaitLog("possible", "c", "/v/x"), "read-only file system")
@@ -268,7 +284,8 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 
 func TestUnsupportedVolumeIsRejectedByField(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("nfs", "volumes: [{name: v, nfs: {server: files.example, path: /}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
+		s.Pod("nfs", "volumes: [{name: v, nfs: {server: files.example, path: /}}]\ncontainers:\n"+
+			box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		if f := s.waitInvalidManifest("nfs"); f.Field != "spec.volumes[0].nfs" &&
 			!strings.Contains(f.Message, "spec.volumes[0].nfs") || !strings.Contains(f.Message, "not supported") {
 			t.Errorf("%+v", f)

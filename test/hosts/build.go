@@ -87,7 +87,8 @@ func Containerd2(ctx context.Context) (dir string, err error) {
 	}
 	return Cached("containerd2", key, func(dir string) error {
 		if err := goBuild(ctx, module, "0", "-trimpath", "-tags", buildTags, "-ldflags", "-s -w", "-o", dir+"/",
-			containerdModule+"/cmd/containerd", containerdModule+"/cmd/containerd-shim-runc-v2", containerdModule+"/cmd/ctr"); err != nil {
+			containerdModule+"/cmd/containerd", containerdModule+"/cmd/containerd-shim-runc-v2", containerdModule+
+				"/cmd/ctr"); err != nil {
 			return fmt.Errorf("build containerd: %w", err)
 		}
 		return nil

@@ -40,8 +40,10 @@ func (r *record) config() string {
 		cri, images = `plugins."io.containerd.cri.v1.runtime"`, `plugins."io.containerd.cri.v1.images"`
 	}
 	line("root = %q\nstate = %q\ntemp = %q", r.root(), r.state(), filepath.Join(r.run(), "tmp"))
-	line("disabled_plugins = [%s]", `"io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", `+
-		`"io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs", `+
+	line("disabled_plugins = [%s]", `"io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", `+
+		`"io.containerd.snapshotter.v1.zfs", `+
+		`"io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile", `+
+		`"io.containerd.snapshotter.v1.erofs", `+
 		`"io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"`)
 	line("[grpc]\naddress = %q", r.socket())
 	line("[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q", filepath.Join(r.Dir, "opt"))
@@ -93,7 +95,8 @@ func (r *record) conflist() ([]byte, error) {
 				"type": "bridge", "bridge": r.bridge(), "isGateway": true, "ipMasq": true, "hairpinMode": true,
 				"ipam": map[string]any{
 					"type": "host-local", "dataDir": r.addresses(),
-					"ranges": []any{[]any{map[string]any{"subnet": r.PodCIDR.String(), "gateway": r.gateway().String()}}},
+					"ranges": []any{[]any{map[string]any{"subnet": r.PodCIDR.String(),
+						"gateway": r.gateway().String()}}},
 					"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
 				},
 			},
@@ -127,7 +130,8 @@ func (r *record) makePlugins() error {
 		return err
 	}
 	for _, p := range all {
-		if err := os.Symlink(filepath.Join(cniBinDir, p.Name()), filepath.Join(r.plugins(), p.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Symlink(filepath.Join(cniBinDir, p.Name()), filepath.Join(r.plugins(), p.Name())); err != nil &&
+			!errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}

@@ -167,7 +167,8 @@ func (h *Host) initRecord(o Options) (err error) {
 // createDirs creates the host's directories and the files that containerd reads.
 func (h *Host) createDirs(o Options) error {
 	r := &h.slot.record
-	for _, dir := range []string{r.root(), r.state(), r.shimSockets(), filepath.Join(r.run(), "tmp"), r.confDir(), r.plugins(), r.addresses(), r.certsDir()} {
+	for _, dir := range []string{r.root(), r.state(), r.shimSockets(), filepath.Join(r.run(), "tmp"), r.confDir(),
+		r.plugins(), r.addresses(), r.certsDir()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return err
 		}
@@ -284,7 +285,8 @@ func (h *Host) Restart(ctx context.Context) error {
 	}
 	defer log.Close()
 	cmd := exec.Command("/bin/sh", "-c", join+`exec "$@"`, "sh", program, "--config", h.configFile())
-	cmd.Env = append(os.Environ(), "PATH="+path+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NOTIFY_SOCKET=")
+	cmd.Env = append(os.Environ(), "PATH="+path+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"NOTIFY_SOCKET=")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	proc, err := startChild(cmd)
@@ -401,7 +403,8 @@ func (h *Host) Ctr(ctx context.Context, args ...string) (string, error) {
 		}
 		program = filepath.Join(dir, "ctr")
 	}
-	out, err := exec.CommandContext(ctx, program, append([]string{"-a", h.Socket, "-n", "k8s.io"}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, program, append([]string{"-a", h.Socket, "-n", "k8s.io"},
+		args...)...).CombinedOutput()
 	return string(out), err
 }
 

@@ -99,7 +99,8 @@ func runPod(t *testing.T, h *Host, name string, hostPort int32) *pod {
 	if err != nil {
 		t.Fatalf("create container: %v", err)
 	}
-	if _, err := h.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+	if _, err := h.Runtime.StartContainer(t.Context(),
+		&runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
 		t.Fatalf("start container: %v", err)
 	}
 	return p
@@ -133,7 +134,8 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if major := map[Version]string{Version16: "1.6.", Version2: "2."}[v]; !strings.HasPrefix(strings.TrimPrefix(version.RuntimeVersion, "v"), major) {
+			if major := map[Version]string{Version16: "1.6.",
+				Version2: "2."}[v]; !strings.HasPrefix(strings.TrimPrefix(version.RuntimeVersion, "v"), major) {
 				t.Errorf("containerd is %s, want %s", version.RuntimeVersion, major)
 			}
 			if left := h.PodLeftovers(); len(left) > 0 {
@@ -141,7 +143,8 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 			}
 			hostPort := 20000 + int32(h.Number)*10
 			p := runPod(t, h, "web", hostPort)
-			if ip := net.ParseIP(p.ip); ip == nil || !strings.HasPrefix(p.ip, strings.TrimSuffix(h.PodCIDR.Masked().Addr().String(), "0")) {
+			if ip := net.ParseIP(p.ip); ip == nil ||
+				!strings.HasPrefix(p.ip, strings.TrimSuffix(h.PodCIDR.Masked().Addr().String(), "0")) {
 				t.Errorf("address %q is not in %s", p.ip, h.PodCIDR)
 			}
 			waitHTTP(t, p.ip+":8080")
@@ -167,7 +170,8 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 			if v == Version2 {
 				return // the cleanup tests Stop with a running pod
 			}
-			if _, err := h.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox}); err != nil {
+			if _, err := h.Runtime.RemovePodSandbox(t.Context(),
+				&runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox}); err != nil {
 				t.Fatal(err)
 			}
 			// The agent removes the cgroup of a pod. This test has no agent.
@@ -177,7 +181,9 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 					os.Remove(d)
 				}
 			}
-			if err := WaitFor(t.Context(), "the pod to be removed", func() (bool, error) { return len(h.PodLeftovers()) == 0, nil }); err != nil {
+			if err := WaitFor(t.Context(), "the pod to be removed", func() (bool, error) {
+				return len(h.PodLeftovers()) == 0, nil
+			}); err != nil {
 				t.Errorf("%v: %v", err, h.PodLeftovers())
 			}
 		})
@@ -216,7 +222,8 @@ func TestSweepRemovesHostOfDeadProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHelperProcess$", "-test.count=1")
-	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir, "TMPDIR="+dir) // the dead process does not remove its own directory
+	// the dead process does not remove its own directory
+	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir, "TMPDIR="+dir)
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "about to die") {
 		t.Fatalf("helper process: got %v, want exit after the host was started\n%s", err, out)
@@ -253,7 +260,8 @@ func TestHelperProcess(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "host"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h, err := Start(context.Background(), Options{CNI: true, Dir: filepath.Join(dir, "host"), Images: []string{testbox(t)}})
+	h, err := Start(context.Background(), Options{CNI: true, Dir: filepath.Join(dir, "host"),
+		Images: []string{testbox(t)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -214,7 +214,8 @@ func (r *record) nsenterScript() string {
 	if r.LAN == 0 || r.Holder == 0 {
 		return ""
 	}
-	return fmt.Sprintf("set -- nsenter --net=%s --mount=/proc/%d/ns/mnt -- \"$@\"\n", filepath.Join(netnsDir, r.netns()), r.Holder)
+	return fmt.Sprintf("set -- nsenter --net=%s --mount=/proc/%d/ns/mnt -- \"$@\"\n",
+		filepath.Join(netnsDir, r.netns()), r.Holder)
 }
 
 // nodeIPs returns the agent's --node-ip flag, or nothing if the agent is to detect its addresses.

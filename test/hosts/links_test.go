@@ -10,7 +10,8 @@ import (
 func TestLinksBelowMatchesWholeDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for name, to := range map[string]string{"own": "/tmp/host-1/logs/a", "other": "/tmp/host-10/logs/a", "elsewhere": "/var/log/pods/a"} {
+	for name, to := range map[string]string{"own": "/tmp/host-1/logs/a", "other": "/tmp/host-10/logs/a",
+		"elsewhere": "/var/log/pods/a"} {
 		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}

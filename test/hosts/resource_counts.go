@@ -72,7 +72,8 @@ func (h *Host) CountLeasesAndSnapshots(ctx context.Context) (leaseCount, snapsho
 	if err != nil {
 		return 0, 0, fmt.Errorf("list leases: %w", err)
 	}
-	stream, err := snapshots.NewSnapshotsClient(h.conn).List(ctx, &snapshots.ListSnapshotsRequest{Snapshotter: "overlayfs"})
+	stream, err := snapshots.NewSnapshotsClient(h.conn).List(ctx,
+		&snapshots.ListSnapshotsRequest{Snapshotter: "overlayfs"})
 	for err == nil {
 		var resp *snapshots.ListSnapshotsResponse
 		resp, err = stream.Recv()

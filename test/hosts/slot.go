@@ -118,7 +118,8 @@ func Sweep() error {
 		}
 		h := &Host{slot: &slot{record: *r, lock: lock}}
 		if err := h.teardown(); err != nil {
-			errs = errors.Join(errs, fmt.Errorf("remove leftovers of process %d on host %d: %w", r.Owner, r.Number, err))
+			errs = errors.Join(errs, fmt.Errorf("remove leftovers of process %d on host %d: %w", r.Owner, r.Number,
+				err))
 		}
 	}
 	return errs

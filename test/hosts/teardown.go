@@ -137,7 +137,8 @@ func (r *record) unmountAll() error {
 		}
 		errs = nil
 		for _, at := range all {
-			if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil &&
+				!errors.Is(err, unix.EINVAL) {
 				errs = errors.Join(errs, fmt.Errorf("unmount %s: %w", at, err))
 			}
 		}

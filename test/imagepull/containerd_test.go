@@ -313,7 +313,9 @@ func testGarbageCollection(t *testing.T, _ *containerd) {
 		t.Errorf("usage %d of %d, %v", used, capacity, err)
 	}
 	done, err := i.FreeSpace(t.Context(),
-		images.GCOptions{InUse: func() map[string]bool { return map[string]bool{pulled[1].ID: true} }}, func() bool { return false })
+		images.GCOptions{InUse: func() map[string]bool {
+			return map[string]bool{pulled[1].ID: true}
+		}}, func() bool { return false })
 	if err != nil || len(done.Removed) != 1 || done.Removed[0].ID != pulled[0].ID {
 		t.Errorf("got %+v %v, want %s removed", done, err, pulled[0].ID)
 	}

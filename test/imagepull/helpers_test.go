@@ -34,7 +34,8 @@ func newPod(name string, priority int32, pullSecrets ...string) *corev1.Pod {
 func pullAction(image string) plan.PullImage { return plan.PullImage{Container: "c", Image: image} }
 
 // startPull pulls in the background. The channel receives the result.
-func startPull(ctx context.Context, i *images.Manager, pod *corev1.Pod, image string, secrets plan.Objects) <-chan error {
+func startPull(ctx context.Context, i *images.Manager, pod *corev1.Pod, image string,
+	secrets plan.Objects) <-chan error {
 	result := make(chan error, 1)
 	go func() {
 		_, err := i.Pull(ctx, pod, pullAction(image), secrets)

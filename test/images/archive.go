@@ -88,7 +88,8 @@ func write(file, ref string, img v1.Image) error {
 func pack(to io.Writer, ref string, img v1.Image) error {
 	w := tar.NewWriter(to)
 	put := func(name string, data []byte) error {
-		h := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), ModTime: time.Unix(0, 0).UTC(), Format: tar.FormatPAX}
+		h := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), ModTime: time.Unix(0, 0).UTC(),
+			Format: tar.FormatPAX}
 		if err := w.WriteHeader(h); err != nil {
 			return err
 		}
@@ -124,7 +125,8 @@ func indexOf(ref string, img v1.Image) ([]byte, error) {
 	}
 	d.Platform = &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
 	d.Annotations = map[string]string{containerdName: ref, ociName: ref}
-	return json.Marshal(v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{*d}})
+	return json.Marshal(v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex,
+		Manifests: []v1.Descriptor{*d}})
 }
 
 type blob struct {

@@ -27,7 +27,8 @@ func unpackDebian(ctx context.Context, dir string, packages ...string) (string, 
 	if err := os.MkdirAll(debs, 0o755); err != nil {
 		return "", err
 	}
-	if err := run(ctx, debs, "apt-get", append([]string{"download", "-q", "-o", "APT::Sandbox::User=root"}, all...)...); err != nil {
+	if err := run(ctx, debs, "apt-get", append([]string{"download", "-q", "-o", "APT::Sandbox::User=root"},
+		all...)...); err != nil {
 		return "", err
 	}
 	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))

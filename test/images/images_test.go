@@ -120,8 +120,9 @@ func TestAllImagesAreCompleteAndValid(t *testing.T) {
 		BusyboxRef: {"/bin/busybox", "/bin/sh", "/tmp", "/etc/passwd"},
 		BashRef:    {"/bin/bash", "/bin/sleep", "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"},
 		TestboxRef: {"/bin/testbox", "/etc/passwd"},
-		NginxRef:   {"/usr/sbin/nginx", "/usr/share/nginx/html/index.html", "/etc/nginx/mime.types", "/var/lib/nginx", "/bin/sh"},
-		StressRef:  {"/usr/bin/stress", "/bin/bash"},
+		NginxRef: {"/usr/sbin/nginx", "/usr/share/nginx/html/index.html", "/etc/nginx/mime.types", "/var/lib/nginx",
+			"/bin/sh"},
+		StressRef: {"/usr/bin/stress", "/bin/bash"},
 	}
 	for _, a := range all {
 		if want[a.Ref] == nil {

@@ -56,7 +56,8 @@ func Stress(ctx context.Context, dir string) (Archive, error) { return stress().
 // All returns all images and builds the missing ones in dir.
 func All(ctx context.Context, dir string) ([]Archive, error) {
 	recipes := []recipe{
-		pause(), busybox(BusyboxRef), busybox("docker.io/library/busybox:1.28"), busybox("docker.io/library/busybox:latest"), bash(),
+		pause(), busybox(BusyboxRef), busybox("docker.io/library/busybox:1.28"),
+		busybox("docker.io/library/busybox:latest"), bash(),
 		testbox(TestboxRef, ""), testbox(TestboxUserRef, "1000:1000"), testbox(TestboxNamedRef, "app"),
 		nginx(NginxRef), nginx("docker.io/library/nginx:latest"), stress(),
 	}
@@ -92,7 +93,8 @@ func pause() recipe {
 			if err := t.goProgram(ctx, work, "pause", "/pause"); err != nil {
 				return nil, err
 			}
-			return build(v1.Config{User: "65535:65535", Entrypoint: []string{"/pause"}, Env: []string{searchPath}, WorkingDir: "/"}, t)
+			return build(v1.Config{User: "65535:65535", Entrypoint: []string{"/pause"}, Env: []string{searchPath},
+				WorkingDir: "/"}, t)
 		},
 	}
 }
@@ -107,7 +109,8 @@ func testbox(ref, user string) recipe {
 			if err := t.goProgram(ctx, work, "testbox", "/bin/testbox"); err != nil {
 				return nil, err
 			}
-			return build(v1.Config{User: user, Entrypoint: []string{"/bin/testbox"}, Cmd: []string{"serve"}, Env: []string{searchPath}, WorkingDir: "/"}, t)
+			return build(v1.Config{User: user, Entrypoint: []string{"/bin/testbox"}, Cmd: []string{"serve"},
+				Env: []string{searchPath}, WorkingDir: "/"}, t)
 		},
 	}
 }

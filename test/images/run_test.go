@@ -77,14 +77,18 @@ func TestProgramsRunInTheirImages(t *testing.T) {
 	}{
 		{BusyboxRef, []string{"/bin/sh", "-c", "echo hello; cat /etc/passwd"}, "hello\nroot:x:0:0", 0},
 		{BashRef, []string{"/bin/sh", "-c", `echo $BASH_VERSION; env`}, "data-1=kept", 0},
-		{TestboxRef, []string{"/bin/testbox", "print", "a", "b", ",", "env", "data-1", ",", "exit", "3"}, "a b\nkept\n", 3},
+		{TestboxRef, []string{"/bin/testbox", "print", "a", "b", ",", "env", "data-1", ",", "exit", "3"}, "a b\nkept\n",
+			3},
 		{TestboxRef, []string{"/bin/testbox", "lines", "2", "8", ",", "no-such-step"},
 			"line 1.\nline 2.\ntestbox: unknown step", 64},
-		{TestboxRef, []string{"/bin/testbox", "write", "/f", "x y", ",", "append", "/f", "z", ",", "cat", "/f", ",", "stat", "/f"}, "x yz\n/f -rw-r--r-- 0:0 5", 0},
+		{TestboxRef, []string{"/bin/testbox", "write", "/f", "x y", ",", "append", "/f", "z", ",", "cat", "/f", ",",
+			"stat", "/f"}, "x yz\n/f -rw-r--r-- 0:0 5", 0},
 		{TestboxRef, []string{"/bin/testbox", "crash"}, "requested crash", 2},
-		{TestboxRef, []string{"/bin/testbox", "alloc", "3", ",", "threads", "4", ",", "open", "5", ",", "id"}, "allocated 3 MiB\nthreads 4\nopened 5\nuid=0", 0},
+		{TestboxRef, []string{"/bin/testbox", "alloc", "3", ",", "threads", "4", ",", "open", "5", ",", "id"},
+			"allocated 3 MiB\nthreads 4\nopened 5\nuid=0", 0},
 		{NginxRef, []string{"/usr/sbin/nginx", "-t"}, "test is successful", 0},
-		{StressRef, []string{"/usr/bin/stress", "--vm", "1", "--vm-bytes", "1M", "--timeout", "1"}, "successful run completed", 0},
+		{StressRef, []string{"/usr/bin/stress", "--vm", "1", "--vm-bytes", "1M", "--timeout", "1"},
+			"successful run completed", 0},
 	} {
 		t.Run(c.ref+" "+strings.Join(c.args, " "), func(t *testing.T) {
 			t.Parallel()

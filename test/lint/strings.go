@@ -48,10 +48,12 @@ func checkStrings(dir string) ([]string, error) {
 			return err
 		}
 		name := d.Name()
-		if d.IsDir() && path != dir && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin" || name == "test") {
+		if d.IsDir() && path != dir && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin" ||
+			name == "test") {
 			return filepath.SkipDir
 		}
-		if d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "zz_") {
+		if d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") ||
+			strings.HasPrefix(name, "zz_") {
 			return nil
 		}
 		src, err := os.ReadFile(path)

@@ -71,18 +71,21 @@ func TestAdmissionReasons(t *testing.T) {
 		return "resources: {requests: {" + name + ": " + amount + "}, limits: {" + name + ": " + amount + "}}"
 	}
 	insufficient := func(name string) string {
-		return `Node didn't have enough resource: ` + regexp.QuoteMeta(name) + `, requested: \d+, used: \d+, capacity: \d+`
+		return `Node didn't have enough resource: ` + regexp.QuoteMeta(name) +
+			`, requested: \d+, used: \d+, capacity: \d+`
 	}
 	for _, row := range []struct{ name, labels, spec, container, reason, message string }{
 		{"cpu", "", tolerateAll, resources("cpu", "1000"), "OutOfcpu", insufficient("cpu")},
 		{"memory", "", tolerateAll, resources("memory", huge), "OutOfmemory", insufficient("memory")},
 		{"disk", "", tolerateAll, resources("ephemeral-storage", huge), "OutOfephemeral-storage",
 			insufficient("ephemeral-storage")},
-		{"pages", "", tolerateAll, "resources: {requests: {cpu: 1m, hugepages-2Mi: 4Mi}, limits: {cpu: 1m, hugepages-2Mi: " +
+		{"pages", "", tolerateAll, "resources: {requests: {cpu: 1m, hugepages-2Mi: 4Mi}, limits: {cpu: 1m, " +
+			"hugepages-2Mi: " +
 			"4Mi}}", "OutOfhugepages-2Mi", insufficient("hugepages-2Mi")},
 		{"selector", "", tolerateAll + "\n  nodeSelector: {disk: none}", "", "NodeAffinity",
 			`Predicate NodeAffinity failed: .+`},
-		{"affinity", "", tolerateAll + "\n  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: " +
+		{"affinity", "", tolerateAll +
+			"\n  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: " +
 			"{nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: Exists}]}]}}}", "", "NodeAffinity",
 			`Predicate NodeAffinity failed: .+`},
 		{"port", "", tolerateAll, port, "NodePorts", `Predicate NodePorts failed: .+`},
@@ -153,7 +156,8 @@ func TestAdvertisedExtendedResource(t *testing.T) {
 	p.waitForField("pod", "one", ".status.phase", "Running")
 	p.Apply(t, manifest("two"))
 	p.waitUntil("pod two to be unschedulable", func() string {
-		if text := p.field("pod", "two", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(text,
+		if text := p.field("pod", "two", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(
+			text,
 			"Insufficient example.com/dongle") {
 			return text
 		}

@@ -44,13 +44,15 @@ func TestPodLifecycle(t *testing.T) {
 	})
 	t.Run("gets service environment variables", func(t *testing.T) {
 		p := p.forSubtest(t)
-		p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: my-db}\nspec: {clusterIP: 10.43.0.77, ports: [{name: "+
+		p.Apply(t, "apiVersion: v1\nkind: Service\nmetadata: {name: my-db}\nspec: {clusterIP: 10.43.0.77, "+
+			"ports: [{name: "+
 			"sql, port: 5432}]}\n")
 		p.Apply(t, p.pod("env", "", "env", ",", "sleep"))
 		p.waitForField("pod", "env", ".status.phase", "Running")
 		p.waitUntil("service environment variables", func() string {
-			if text := p.containerLog("env"); !strings.Contains(text, "MY_DB_SERVICE_HOST=10.43.0.77") || !strings.Contains(text,
-				"MY_DB_PORT_5432_TCP=tcp://10.43.0.77:5432") {
+			if text := p.containerLog("env"); !strings.Contains(text, "MY_DB_SERVICE_HOST=10.43.0.77") ||
+				!strings.Contains(text,
+					"MY_DB_PORT_5432_TCP=tcp://10.43.0.77:5432") {
 				return text
 			}
 			return ""
@@ -92,7 +94,9 @@ func TestPodLifecycle(t *testing.T) {
 			fields := strings.Fields(out)
 			slices.Sort(fields)
 			want := "NodeHasNoDiskPressure=1 NodeHasSufficientMemory=1 NodeHasSufficientPID=1 NodeReady=1"
-			if got := strings.Join(slices.DeleteFunc(fields, func(s string) bool { return !strings.HasPrefix(s, "Node") }),
+			if got := strings.Join(slices.DeleteFunc(fields, func(s string) bool {
+				return !strings.HasPrefix(s, "Node")
+			}),
 				" "); got != want {
 				return "got " + got
 			}
@@ -220,7 +224,8 @@ func TestServerOutage(t *testing.T) {
 	p.waitUntil("the container restart", func() string {
 		out, _ := p.Agent.Command(t.Context(), "ps").CombinedOutput()
 		for line := range strings.Lines(string(out)) {
-			if f := strings.Fields(line); len(f) > 3 && strings.Contains(line, "crashes") && !strings.Contains(line, " 0 ") {
+			if f := strings.Fields(line); len(f) > 3 && strings.Contains(line, "crashes") &&
+				!strings.Contains(line, " 0 ") {
 				return ""
 			}
 		}
@@ -298,7 +303,8 @@ func TestPodReachesServer(t *testing.T) {
 	p.Apply(t, p.pod("inside", "", "server", "/apis/authentication.k8s.io/v1/selfsubjectreviews", ",", "sleep"))
 	p.waitUntil("the server response in the container log", func() string {
 		text := p.containerLog("inside")
-		if !strings.Contains(text, `201`) || !strings.Contains(text, `"username":"system:serviceaccount:default:default"`) {
+		if !strings.Contains(text, `201`) ||
+			!strings.Contains(text, `"username":"system:serviceaccount:default:default"`) {
 			return text
 		}
 		return ""

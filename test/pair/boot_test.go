@@ -53,7 +53,8 @@ func TestNodeBootsWithoutServer(t *testing.T) {
 	token := tokenIn(p.containerLog("boots"))
 	p.serverProxy.connect()
 	if got := p.tokenUser(token); got != defaultAccount {
-		t.Errorf("token issued before the boot: got user %q, want %q:\n%s", got, defaultAccount, p.containerLog("boots"))
+		t.Errorf("token issued before the boot: got user %q, want %q:\n%s", got, defaultAccount,
+			p.containerLog("boots"))
 	}
 	p.waitForField("pod", "boots", ".status.containerStatuses[0].restartCount", "1")
 	p.waitForField("pod", "boots", readyStatus, "True")

@@ -80,7 +80,8 @@ func (p *Pair) waitForRotation(client, serving *x509.Certificate) {
 				return err.Error()
 			}
 			if c.Equal(old) || now.Before(old.NotAfter) || now.After(c.NotAfter) {
-				return fmt.Sprintf("%s valid from %s to %s was replaced by one from %s to %s", name, old.NotBefore, old.NotAfter,
+				return fmt.Sprintf("%s valid from %s to %s was replaced by one from %s to %s", name, old.NotBefore,
+					old.NotAfter,
 					c.NotBefore, c.NotAfter)
 			}
 		}

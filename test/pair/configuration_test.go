@@ -57,7 +57,8 @@ func TestNodeReportsConfiguration(t *testing.T) {
 		return ""
 	})
 	p.waitUntil("the event FreeDiskSpaceFailed", func() string {
-		out := p.Kubectl(t, "get", "events", "-A", "--field-selector", "involvedObject.kind=Node,reason=FreeDiskSpaceFailed",
+		out := p.Kubectl(t, "get", "events", "-A", "--field-selector",
+			"involvedObject.kind=Node,reason=FreeDiskSpaceFailed",
 			"-o", "jsonpath={.items[*].message}")
 		if !strings.Contains(out, "but only found 0 bytes eligible to free") {
 			return out
@@ -85,7 +86,8 @@ func TestNodeWithoutSelfRegistration(t *testing.T) {
 	p := &Pair{t: t, Server: servers.Start(t)}
 	p.startHost(pairOptions{Config: map[string]any{"registerNode": false}}, "--kubeconfig", p.Kubeconfig)
 	p.waitUntil("the error in the agent log", func() string {
-		if text := p.Agent.Log(); !strings.Contains(text, "register node "+p.Node) || !strings.Contains(text, "not found") {
+		if text := p.Agent.Log(); !strings.Contains(text, "register node "+p.Node) ||
+			!strings.Contains(text, "not found") {
 			return text
 		}
 		return ""
@@ -109,7 +111,8 @@ func TestWithoutCertificateRotation(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = time.Minute })}
 	p.createBootstrapToken()
-	p.joinHost(t.TempDir(), pairOptions{Config: map[string]any{"rotateCertificates": false, "serverTLSBootstrap": false}})
+	p.joinHost(t.TempDir(), pairOptions{Config: map[string]any{"rotateCertificates": false,
+		"serverTLSBootstrap": false}})
 	p.waitUntil("the node's certificate", func() string {
 		if _, err := p.readCertificate("kubelet-client"); err != nil {
 			return err.Error()

@@ -144,7 +144,8 @@ func (p *Pair) testExecAndLogs() {
 
 // testExecTerminal checks exec -it with a terminal that is resized.
 func (p *Pair) testExecTerminal() {
-	cmd, master, readUntil := p.startOnTerminal("exec", "-it", "shell", "-c", "c", "--", "sh", "-c", waitForSizes+"exit 5")
+	cmd, master, readUntil := p.startOnTerminal("exec", "-it", "shell", "-c", "c", "--", "sh", "-c", waitForSizes+
+		"exit 5")
 	p.typeInput(master, readUntil)
 	for readUntil("") { // until kubectl has exited
 	}
@@ -162,7 +163,8 @@ func (p *Pair) testAttachTerminal() {
 }
 
 // waitForSizes is a shell script that waits for two terminal sizes and reads a line in between.
-const waitForSizes = `until stty size | grep '33 77'; do sleep 0.1; done; read x; echo "read $x"; until stty size | grep '44 88'; do sleep 0.1; done; `
+const waitForSizes = `until stty size | grep '33 77'; do sleep 0.1; done; read x; echo "read $x"; until stty size | ` +
+	`grep '44 88'; do sleep 0.1; done; `
 
 // typeInput sends the input and the terminal size that waitForSizes waits for.
 func (p *Pair) typeInput(master *os.File, readUntil func(string) bool) {
@@ -313,7 +315,8 @@ func (p *Pair) testPortForward() {
 // testDebug adds an ephemeral container with kubectl debug.
 func (p *Pair) testDebug() {
 	t := p.t
-	p.Kubectl(t, "debug", "shell", "--image=busybox:1.36", "--target=c", "--container=debugger", "--profile=general", "--",
+	p.Kubectl(t, "debug", "shell", "--image=busybox:1.36", "--target=c", "--container=debugger", "--profile=general",
+		"--",
 		"sh", "-c", "echo debugging; sleep 1000")
 	p.waitUntil("the log of the ephemeral container", func() string {
 		if out, _ := p.TryKubectl(t, "", "logs", "shell", "-c", "debugger"); out != "debugging\n" {
@@ -395,7 +398,8 @@ func (p *Pair) testNodeAuthorization() {
 		method, path, token string
 		want                int
 	}{
-		{"GET", "/metrics/resource", token, 200}, {"GET", "/metrics/cadvisor", token, 200}, {"GET", "/stats/summary", token,
+		{"GET", "/metrics/resource", token, 200}, {"GET", "/metrics/cadvisor", token, 200},
+		{"GET", "/stats/summary", token,
 			200},
 		{"GET", "/pods", token, 403}, {"GET", "/logs/", token, 403}, {"GET", "/healthz", token, 403},
 		{"GET", "/containerLogs/default/shell/c", token, 403},
@@ -405,7 +409,8 @@ func (p *Pair) testNodeAuthorization() {
 		{"GET", "/metrics/resource", "", 401}, {"GET", "/metrics/resource", token[:len(token)-4] + "AAAA", 401},
 		{"GET", "/healthz", "", 401},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), r.method, "https://"+p.Host.Gateway.String()+":10250"+r.path, nil)
+		req, err := http.NewRequestWithContext(t.Context(), r.method, "https://"+p.Host.Gateway.String()+":10250"+
+			r.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,7 +36,8 @@ func TestSecondNodeWithSameNameIsRejected(t *testing.T) {
 		}
 		p.waitUntil("the error in the agent log", func() string { return missing(p.Agent.Log()) })
 		p.waitUntil("the error in berth check", func() string {
-			return missing(runCheck(t, p.Agent.Command(t.Context(), "check", "-o", "json"))["client certificate"].Detail)
+			return missing(runCheck(t, p.Agent.Command(t.Context(), "check", "-o",
+				"json"))["client certificate"].Detail)
 		})
 		p.waitUntil("the denied certificate signing request", func() string {
 			return missing(p.Kubectl(t, "get", "csr", "-o",

@@ -41,8 +41,9 @@ func TestPodNetworkStatusAnnotation(t *testing.T) {
 	podIP := p.field("pod", "more", ".status.podIP")
 	p.waitUntil("the network status annotation", func() string {
 		status := p.field("pod", "more", `.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status`)
-		if !strings.Contains(status, `"interface":"eth0","ips":["`+podIP+`"],"default":true`) || !strings.Contains(status,
-			`/extra","interface":"cam0","ips":["10.254.7.`) {
+		if !strings.Contains(status, `"interface":"eth0","ips":["`+podIP+`"],"default":true`) ||
+			!strings.Contains(status,
+				`/extra","interface":"cam0","ips":["10.254.7.`) {
 			return "got " + status
 		}
 		return ""

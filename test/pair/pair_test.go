@@ -136,9 +136,11 @@ func (p *Pair) startHost(o pairOptions, join ...string) {
 	config := p.tlsConfiguration()
 	maps.Copy(config, o.Config)
 	p.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: cmp.Or(o.Binary, built.berth), Host: p.Host, NodeName: p.Node, Config: config, BerthConfig: o.BerthConfig,
-		Nodefs:    o.Nodefs,
-		ExtraArgs: append(join, o.Args...), Env: append([]string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
+		Binary: cmp.Or(o.Binary, built.berth), Host: p.Host, NodeName: p.Node, Config: config,
+		BerthConfig: o.BerthConfig,
+		Nodefs:      o.Nodefs,
+		ExtraArgs:   append(join, o.Args...),
+		Env: append([]string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 			o.Env...),
 	})
 	if err != nil {

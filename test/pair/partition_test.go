@@ -15,8 +15,10 @@ func TestNetworkPartition(t *testing.T) {
 	t.Parallel()
 	p := startPair(t, pairOptions{
 		UseServerProxy: true,
-		Server:         []func(*control.Config){func(c *control.Config) { c.NodeMonitorGracePeriod = monitorGracePeriod }},
-		Config:         map[string]any{"nodeLeaseDurationSeconds": leaseSeconds},
+		Server: []func(*control.Config){func(c *control.Config) {
+			c.NodeMonitorGracePeriod = monitorGracePeriod
+		}},
+		Config: map[string]any{"nodeLeaseDurationSeconds": leaseSeconds},
 	})
 	p.createBootstrapToken()
 	other := &Pair{t: t, Server: p.Server}

@@ -41,7 +41,8 @@ func (p *Pair) testPathTraversal() {
 		{"hostPath in a baseline namespace", strings.Replace(volume("", "hostPath: {path: /etc}"), "namespace: default",
 			"namespace: baseline", 1), `violates PodSecurity "baseline:latest": hostPath volumes`},
 	} {
-		if out, err := p.TryKubectl(t, row.manifest, "create", "-f", "-"); err == nil || !strings.Contains(out, row.want) {
+		if out, err := p.TryKubectl(t, row.manifest, "create", "-f", "-"); err == nil ||
+			!strings.Contains(out, row.want) {
 			t.Errorf("create pod with %s: got %v, want %q: %s", row.name, err, row.want, out)
 		}
 	}
@@ -68,8 +69,9 @@ func (p *Pair) testLogPathTraversal() {
 	config.InsecureSkipVerify = true // this test does not cover the certificate
 	for _, path := range []string{"", "../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd",
 		"/etc/passwd", "%2fetc%2fpasswd", "pods/../../../etc/passwd"} {
-		conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp", net.JoinHostPort(p.Host.Gateway.String(),
-			"10250"))
+		conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp",
+			net.JoinHostPort(p.Host.Gateway.String(),
+				"10250"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,8 +88,9 @@ func (p *Pair) testLogPathTraversal() {
 			}
 			continue
 		}
-		if code < 300 || code == http.StatusUnauthorized || code == http.StatusForbidden || strings.Contains(string(response),
-			"root:") {
+		if code < 300 || code == http.StatusUnauthorized || code == http.StatusForbidden ||
+			strings.Contains(string(response),
+				"root:") {
 			t.Errorf("/logs/%s: got %.300s, want an error", path, response)
 		}
 	}

@@ -177,8 +177,9 @@ func TestPodNetworkAcrossHosts(t *testing.T) {
 	for _, p := range []*Pair{a, b} {
 		p.waitUntil("the routes of "+p.Node, func() string {
 			got := p.field("node", p.Node, `.status.conditions[?(@.type=="NetworkUnavailable")]`)
-			if strings.Contains(got, `"status":"False"`) && strings.Contains(got, "BerthHasRoutes") && strings.Contains(got,
-				"pods of 1 of 1 other nodes are reachable") {
+			if strings.Contains(got, `"status":"False"`) && strings.Contains(got, "BerthHasRoutes") &&
+				strings.Contains(got,
+					"pods of 1 of 1 other nodes are reachable") {
 				return ""
 			}
 			return got

@@ -32,7 +32,8 @@ spec:
 	first := names()[0]
 	p.Kubectl(t, "delete", "pod", first, "--timeout=60s")
 	p.waitUntil("a replacement of pod "+first, func() string {
-		if current := strings.Join(names(), " "); strings.Contains(current, first) || len(strings.Fields(current)) != 3 {
+		if current := strings.Join(names(), " "); strings.Contains(current, first) ||
+			len(strings.Fields(current)) != 3 {
 			return current
 		}
 		return ""
@@ -44,5 +45,7 @@ spec:
 	if left := names(); len(left) > 0 {
 		t.Errorf("ReplicationController was deleted before its pods %v", left)
 	}
-	p.waitUntil("removal of the pod directories", func() string { return strings.Join(p.leftoverPodDirs("many-*"), " ") })
+	p.waitUntil("removal of the pod directories", func() string {
+		return strings.Join(p.leftoverPodDirs("many-*"), " ")
+	})
 }

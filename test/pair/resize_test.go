@@ -53,7 +53,8 @@ func (p *Pair) waitForResize(name, want string) {
 	p.waitUntil(name+" to have "+want, func() string {
 		const at = ".status.containerStatuses[0].resources."
 		var got []string
-		for _, path := range []string{at + "requests.cpu", at + "requests.memory", at + "limits.cpu", at + "limits.memory"} {
+		for _, path := range []string{at + "requests.cpu", at + "requests.memory", at + "limits.cpu",
+			at + "limits.memory"} {
 			if q := p.field("pod", name, path); q != "" {
 				got = append(got, q)
 			}
@@ -133,7 +134,8 @@ func (p *Pair) testResizeInPlace() {
 	p.resize("size", containerPatch(
 		`{"requests":{"cpu":"250m","memory":"32Mi"},"limits":{"cpu":"500m","memory":"128Mi"}}`))
 	checkBoth("increased", "250m 32Mi 500m 128Mi", cgroupLimits{"256", "50000", "134217728"})
-	p.resize("size", containerPatch(`{"requests":{"cpu":"50m","memory":"16Mi"},"limits":{"cpu":"100m","memory":"32Mi"}}`))
+	p.resize("size", containerPatch(
+		`{"requests":{"cpu":"50m","memory":"16Mi"},"limits":{"cpu":"100m","memory":"32Mi"}}`))
 	checkBoth("decreased", "50m 16Mi 100m 32Mi", cgroupLimits{"51", "10000", "33554432"})
 	p.kubectlEdit("size", "s/memory: 32Mi/memory: 48Mi/")
 	checkBoth("edited", "50m 16Mi 100m 48Mi", cgroupLimits{"51", "10000", "50331648"})
@@ -194,7 +196,8 @@ func (p *Pair) testAddedResources() {
 // testPodLevelResize changes pod-level resources.
 func (p *Pair) testPodLevelResize() {
 	t := p.t
-	manifest := p.pod("whole", "", "sleep") + "  resources: {requests: {cpu: 20m, memory: 16Mi}, limits: {memory: 64Mi}}\n"
+	manifest := p.pod("whole", "", "sleep") + "  resources: {requests: {cpu: 20m, memory: 16Mi}, limits: " +
+		"{memory: 64Mi}}\n"
 	p.Apply(t, manifest)
 	instance := p.waitForInstance("whole")
 	p.resize("whole", `{"resources":{"requests":{"cpu":"40m"},"limits":{"memory":"96Mi","cpu":"300m"}}}`)

@@ -42,7 +42,8 @@ func TestRuntimeClasses(t *testing.T) {
 	t.Parallel()
 	p := startPair(t, pairOptions{Handlers: []string{"second"}})
 	p.waitUntil("the runtime handlers in the node status", func() string {
-		if got := " " + p.field("node", p.Node, ".status.runtimeHandlers[*].name") + " "; !strings.Contains(got, " runc ") ||
+		if got := " " + p.field("node", p.Node, ".status.runtimeHandlers[*].name") +
+			" "; !strings.Contains(got, " runc ") ||
 			!strings.Contains(got, " second ") {
 			return got
 		}

@@ -98,7 +98,8 @@ func (d *rebootableHost) boot(id string) {
 // terminationStatus returns the fields of the pod status that report its termination.
 func (d *rebootableHost) terminationStatus(pod string) string {
 	return strings.Join([]string{
-		d.field("pod", pod, ".status.phase"), d.field("pod", pod, ".status.reason"), d.field("pod", pod, ".status.message"),
+		d.field("pod", pod, ".status.phase"), d.field("pod", pod, ".status.reason"),
+		d.field("pod", pod, ".status.message"),
 		d.field("pod", pod, `.status.conditions[?(@.type=="DisruptionTarget")].reason`),
 		d.field("pod", pod, ".status.containerStatuses[0].state.terminated.reason"), d.field("pod", pod,
 			".status.containerStatuses[0].restartCount"),

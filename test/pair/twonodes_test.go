@@ -71,7 +71,8 @@ tolerations:
 
 // podsOnNode returns the pods of an app on a node.
 func (w *TwoNodes) podsOnNode(p *Pair, app string) []string {
-	out, err := w.TryKubectl(w.t, "", "get", "pods", "-l", "app="+app, "--field-selector", "spec.nodeName="+p.Node, "-o",
+	out, err := w.TryKubectl(w.t, "", "get", "pods", "-l", "app="+app, "--field-selector", "spec.nodeName="+p.Node,
+		"-o",
 		`jsonpath={range .items[*]}{.metadata.name} {end}`)
 	if err != nil {
 		w.t.Error(out)
@@ -143,7 +144,8 @@ func (w *TwoNodes) testNodeUnreachable() {
 	}
 	b.waitForField("node", b.Node, `.status.conditions[?(@.type=="Ready")].reason`, "NodeStatusUnknown")
 	b.waitUntil("the taints", func() string {
-		if got := w.taints(b); got != "node.kubernetes.io/unreachable:NoSchedule node.kubernetes.io/unreachable:NoExecute" {
+		if got := w.taints(b); got != "node.kubernetes.io/unreachable:NoSchedule "+
+			"node.kubernetes.io/unreachable:NoExecute" {
 			return got
 		}
 		return ""
@@ -155,7 +157,8 @@ func (w *TwoNodes) testNodeUnreachable() {
 			}
 			return ""
 		})
-		b.waitForField("pod", name, `.status.conditions[?(@.type=="DisruptionTarget")].reason`, "DeletionByTaintManager")
+		b.waitForField("pod", name, `.status.conditions[?(@.type=="DisruptionTarget")].reason`,
+			"DeletionByTaintManager")
 	}
 	b.waitForField("pod", tolerating, readyStatus, "False") // the scheduler does not use the node
 	w.Apply(t, w.podManifest("late", "late", ""))
@@ -191,7 +194,8 @@ func (w *TwoNodes) testNodeRecovery() {
 		b.waitUntil("deletion of pod "+name, func() string { return b.field("pod", name, ".metadata.name") })
 	}
 	b.waitForField("pod", tolerating, readyStatus, "True")
-	if now, n := b.field("pod", tolerating, containerID), b.field("pod", tolerating, restartCount); now != id || n != "0" {
+	if now, n := b.field("pod", tolerating, containerID), b.field("pod", tolerating, restartCount); now != id ||
+		n != "0" {
 		t.Errorf("got container %s with %s restarts, want %s without restarts", now, n, id)
 	}
 	b.waitUntil("removal of the containers of evicted pods", func() string {

@@ -101,8 +101,10 @@ func TestGuideParser(t *testing.T) {
 		err     error
 		matches bool
 	}{
-		{b, "hello  1/1   Running 0\nweb", nil, true}, {b, "hello  1/1   Running 0\nweb", bad, false}, {b, "hello 1/1 Pending\nweb Running", nil, false},
-		{b, "Running hello\nweb", nil, false}, {b, "hello Running", nil, false}, {c, "", bad, true}, {c, "", nil, false},
+		{b, "hello  1/1   Running 0\nweb", nil, true}, {b, "hello  1/1   Running 0\nweb", bad, false},
+		{b, "hello 1/1 Pending\nweb Running", nil, false},
+		{b, "Running hello\nweb", nil, false}, {b, "hello Running", nil, false}, {c, "", bad, true},
+		{c, "", nil, false},
 	} {
 		if err := row.b.check(row.out, row.err); (err == nil) != row.matches {
 			t.Errorf("output %q, error %v: got %v, want match %v", row.out, row.err, err, row.matches)
@@ -165,7 +167,8 @@ func parseGuide(text string) (sections []section, err error) {
 		last := &sections[len(sections)-1]
 		switch fence {
 		case "sh", "sh fails":
-			last.blocks = append(last.blocks, block{line: at, commands: strings.Join(body, "\n"), fails: fence == "sh fails"})
+			last.blocks = append(last.blocks, block{line: at, commands: strings.Join(body, "\n"),
+				fails: fence == "sh fails"})
 		case "sh elsewhere":
 		case "text":
 			if len(last.blocks) == 0 || last.blocks[len(last.blocks)-1].want != nil {

@@ -68,7 +68,9 @@ func packages(ctx context.Context, below, describe, programs, umask string) (map
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "sh", "-c", `umask "$0" && arch=$(dpkg --print-architecture) && exec go run -trimpath ./packaging -describe "$1" -time "$2" -ldflags "-s -w -X main.version=$1" -arch "$arch" -programs "$3" -out "$4"`,
+	cmd := exec.CommandContext(ctx, "sh", "-c", `umask "$0" && arch=$(dpkg --print-architecture) && exec go run `+
+		`-trimpath ./packaging -describe "$1" -time "$2" -ldflags "-s -w -X main.version=$1" -arch "$arch" -programs `+
+		`"$3" -out "$4"`,
 		umask, describe, commitTime, programs, out)
 	cmd.Dir = repo
 	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "CGO_ENABLED=0")
@@ -125,7 +127,8 @@ func TestDebianPackages(t *testing.T) {
 		h.Copy(built["berth"], "/root/berth.deb"), h.Copy(newer["berth"], "/root/newer.deb"),
 		h.Copy(built["berth-control"], "/root/berth-control.deb"), h.WriteFile("/root/web.yaml",
 			fmt.Sprintf(manifest, busybox.Ref)),
-		h.WriteFile("/root/joined.yaml", fmt.Sprintf(joined, busybox.Ref)), h.WriteFile("/root/other.yaml", fmt.Sprintf(other, strings.TrimSuffix(h.Address, ".2")+".3"))); err != nil {
+		h.WriteFile("/root/joined.yaml", fmt.Sprintf(joined, busybox.Ref)),
+		h.WriteFile("/root/other.yaml", fmt.Sprintf(other, strings.TrimSuffix(h.Address, ".2")+".3"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {
@@ -184,7 +187,8 @@ func same(t *testing.T, a, b string) {
 func contents(t *testing.T, program, path string) {
 	t.Helper()
 	special := map[string]string{
-		"./usr/bin/" + program: "-rwxr-xr-x", "./etc/" + program + "/config.yaml": "-rw-------", "./etc/berth/pods/": "drwx------",
+		"./usr/bin/" + program: "-rwxr-xr-x", "./etc/" + program + "/config.yaml": "-rw-------",
+		"./etc/berth/pods/": "drwx------",
 	}
 	var files []string
 	for line := range strings.Lines(dpkgDeb(t, "--contents", path)) {
@@ -204,8 +208,10 @@ func contents(t *testing.T, program, path string) {
 		files = append(files, name)
 	}
 	for _, want := range []string{
-		"./usr/bin/" + program, "./usr/lib/systemd/system/" + program + ".service", "./etc/" + program + "/config.yaml", "./usr/share/man/man1/" + program + ".1.gz",
-		"./usr/share/bash-completion/completions/" + program, "./usr/share/zsh/vendor-completions/_" + program, "./usr/share/fish/vendor_completions.d/" + program + ".fish",
+		"./usr/bin/" + program, "./usr/lib/systemd/system/" + program + ".service", "./etc/" + program + "/config.yaml",
+		"./usr/share/man/man1/" + program + ".1.gz",
+		"./usr/share/bash-completion/completions/" + program, "./usr/share/zsh/vendor-completions/_" + program,
+		"./usr/share/fish/vendor_completions.d/" + program + ".fish",
 		"./usr/share/doc/" + program + "/copyright", "./usr/share/doc/" + program + "/changelog.gz",
 	} {
 		if !slices.Contains(files, want) {
@@ -214,20 +220,24 @@ func contents(t *testing.T, program, path string) {
 	}
 	root := filepath.Join(t.TempDir(), program)
 	dpkgDeb(t, "--raw-extract", path, root)
-	if conffiles, _ := os.ReadFile(filepath.Join(root, "DEBIAN/conffiles")); string(conffiles) != "/etc/"+program+"/config.yaml\n" {
+	if conffiles, _ := os.ReadFile(filepath.Join(root, "DEBIAN/conffiles")); string(conffiles) != "/etc/"+program+
+		"/config.yaml\n" {
 		t.Errorf("conffiles of %s: got %q, want only config.yaml", program, conffiles)
 	}
 	unit := map[string]string{"berth": systemd.Unit, "berth-control": systemd.ControlUnit}[program]
-	if text, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system", program+".service")); err != nil || string(text) != unit {
+	if text, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system", program+".service")); err != nil ||
+		string(text) != unit {
 		t.Errorf("the packaged unit of %s differs from package systemd: %v\n%s", program, err, text)
 	}
 	fields := dpkgDeb(t, "--field", path)
-	for _, want := range []string{"Package: " + program + "\n", "Version: 0.9.0\n", "Maintainer: ", "Installed-Size: "} {
+	for _, want := range []string{"Package: " + program + "\n", "Version: 0.9.0\n", "Maintainer: ",
+		"Installed-Size: "} {
 		if !strings.Contains(fields, want) {
 			t.Errorf("control fields do not contain %q:\n%s", want, fields)
 		}
 	}
-	if program == "berth" && !strings.Contains(fields, "\nRecommends: containerd (>= 1.6) | containerd.io, containernetworking-plugins") {
+	if program == "berth" && !strings.Contains(fields,
+		"\nRecommends: containerd (>= 1.6) | containerd.io, containernetworking-plugins") {
 		t.Errorf("field Recommends does not list containerd and CNI plugins:\n%s", fields)
 	}
 	checkManualPages(t, filepath.Join(root, "usr/bin", program), filepath.Join(root, "usr/share/man/man1"))
@@ -320,7 +330,8 @@ func installOverOwnInstallation(o operator) {
 	o.sh("dpkg -i --force-confold /root/berth.deb")
 	o.waitRunning()
 	o.checkNotRestarted(before)
-	o.sh("! test -e /usr/local/bin/berth && ! test -e /etc/systemd/system/berth.service && ! test -e /etc/systemd/system/berth-drain.service")
+	o.sh("! test -e /usr/local/bin/berth && ! test -e /etc/systemd/system/berth.service && ! test -e " +
+		"/etc/systemd/system/berth-drain.service")
 	if now := o.sh("cat /etc/berth/config.yaml"); now != config {
 		o.Errorf("the configuration changed from\n%s\nto\n%s", config, now)
 	}
@@ -328,7 +339,8 @@ func installOverOwnInstallation(o operator) {
 	if modes := o.sh("stat -c '%a %U' /etc/berth/config.yaml /etc/berth/pods"); modes != "600 root\n700 root" {
 		o.Errorf("modes: %s", modes)
 	}
-	o.sh("for f in /usr/share/bash-completion/completions/berth*; do bash -n $f || exit 1; done; dpkg --verify berth | grep -v /etc/berth/config.yaml && exit 1; true")
+	o.sh("for f in /usr/share/bash-completion/completions/berth*; do bash -n $f || exit 1; done; dpkg --verify berth " +
+		"| grep -v /etc/berth/config.yaml && exit 1; true")
 }
 
 // checkPackageService checks that the service runs the program of the package in that version.
@@ -341,11 +353,13 @@ func checkPackageService(o operator, version string) {
 	if got := o.sh("berth version"); strings.Count(got, "berth "+version+",") != 2 {
 		o.Errorf("got versions\n%s\nwant %s for client and agent", got, version)
 	}
-	if units := o.sh("systemctl is-enabled berth berth-drain; systemctl is-active berth berth-drain; systemctl show --value -p FragmentPath berth"); units != "enabled\nenabled\nactive\nactive\n/lib/systemd/system/berth.service" &&
+	if units := o.sh("systemctl is-enabled berth berth-drain; systemctl is-active berth berth-drain; systemctl show " +
+		"--value -p FragmentPath berth"); units != "enabled\nenabled\nactive\nactive\n/lib/systemd/system/berth.service" &&
 		units != "enabled\nenabled\nactive\nactive\n/usr/lib/systemd/system/berth.service" {
 		o.Errorf("units are not enabled, active and from the package: %s", units)
 	}
-	if links := o.sh("readlink /etc/systemd/system/multi-user.target.wants/berth*.service"); strings.Contains(links, "/etc/") {
+	if links := o.sh("readlink /etc/systemd/system/multi-user.target.wants/berth*.service"); strings.Contains(links,
+		"/etc/") {
 		o.Errorf("links to deleted units: %s", links)
 	}
 }
@@ -353,9 +367,11 @@ func checkPackageService(o operator, version string) {
 // rejectOwnInstaller checks that berth's own installer does not change an installed package.
 func rejectOwnInstaller(o operator) {
 	before := o.tasks()
-	for _, line := range []string{"/root/berth install", "/root/berth install --dry-run", "berth install", "berth uninstall --yes"} {
+	for _, line := range []string{"/root/berth install", "/root/berth install --dry-run", "berth install",
+		"berth uninstall --yes"} {
 		out, err := o.host.Run(o.Context(), "sh", "-c", line)
-		if err == nil || !strings.Contains(err.Error(), "berth was installed from a package") || !strings.Contains(err.Error(), "apt purge berth") {
+		if err == nil || !strings.Contains(err.Error(), "berth was installed from a package") ||
+			!strings.Contains(err.Error(), "apt purge berth") {
 			o.Errorf("%s: %v\n%s", line, err, out)
 		}
 	}
@@ -392,7 +408,8 @@ func removePackage(o operator) {
 		o.Errorf("dpkg -r does not print that containers keep running:\n%s", output)
 	}
 	o.checkNotRestarted(before)
-	o.sh("! test -e /usr/bin/berth && ! test -e /usr/lib/systemd/system/berth.service && test -e /etc/berth/config.yaml && test -e /etc/berth/pods/web.yaml")
+	o.sh("! test -e /usr/bin/berth && ! test -e /usr/lib/systemd/system/berth.service && test -e " +
+		"/etc/berth/config.yaml && test -e /etc/berth/pods/web.yaml")
 	if state := o.sh("systemctl is-active berth; true"); state != "inactive" {
 		o.Errorf("the service is %s", state)
 	}
@@ -411,7 +428,8 @@ func reinstallPackage(o operator) {
 func joinNode(o operator) {
 	before := o.tasks()
 	o.sh("dpkg -i /root/berth-control.deb")
-	if state, config := o.sh("systemctl is-active berth-control"), o.sh("stat -c %a /etc/berth-control/config.yaml"); state != "active" || config != "600" {
+	if state, config := o.sh("systemctl is-active berth-control"),
+		o.sh("stat -c %a /etc/berth-control/config.yaml"); state != "active" || config != "600" {
 		o.Errorf("berth-control is %s, the mode of its configuration %s", state, config)
 	}
 	line := o.sh("berth-control token create")
@@ -450,7 +468,8 @@ func purgePackages(o operator) {
 	}
 	o.sh("dpkg -r berth-control && test -e /var/lib/berth-control/admin.kubeconfig && dpkg -P berth-control")
 	checkNothingLeft(o)
-	if known := o.sh("dpkg-query -l 'berth*' 2>/dev/null | grep '^.[^n]'; true"); strings.Contains(known, "\nii") || strings.Contains(known, "\nrc") {
+	if known := o.sh("dpkg-query -l 'berth*' 2>/dev/null | grep '^.[^n]'; true"); strings.Contains(known, "\nii") ||
+		strings.Contains(known, "\nrc") {
 		o.Errorf("dpkg still lists the packages:\n%s", known)
 	}
 }
@@ -465,11 +484,15 @@ func purgeWithRoutes(o operator) {
 	o.sh(o.sh("berth-control token create"))
 	o.sh("cp /root/web.yaml /etc/berth/pods/ && systemctl restart berth")
 	o.until("the node to be ready", kubectl+"get nodes --no-headers | grep -E '^"+o.host.Name+" +Ready '")
-	o.sh(kubectl + "create -f /root/other.yaml && " + kubectl + `patch node other --subresource=status --type=merge -p "$(` + kubectl + "create --dry-run=client -o json -f /root/other.yaml)\"")
+	o.sh(kubectl + "create -f /root/other.yaml && " + kubectl +
+		`patch node other --subresource=status --type=merge -p "$(` + kubectl +
+		"create --dry-run=client -o json -f /root/other.yaml)\"")
 	o.until("the route to the other node's pods", "ip route show proto 98 | grep -w 10.42.200.0/24")
 	o.until("the pod to run", "berth ps | grep -E 'web-"+o.host.Name+" .*1/1 .*Running'")
-	o.until("logind to be asked to wait", "test -e /etc/systemd/logind.conf.d/99-berth.conf && systemd-inhibit --list --no-pager | grep -w berth")
-	o.sh("ls /sys/class/net/cni0 /srv/state/berth.db /srv/state/installation /srv/state/pod-routes.json /srv/certs/kubelet-client-current.pem")
+	o.until("logind to be asked to wait", "test -e /etc/systemd/logind.conf.d/99-berth.conf && systemd-inhibit "+
+		"--list --no-pager | grep -w berth")
+	o.sh("ls /sys/class/net/cni0 /srv/state/berth.db /srv/state/installation /srv/state/pod-routes.json " +
+		"/srv/certs/kubelet-client-current.pem")
 	if n := o.nftablesTables(); n == 0 {
 		o.Error("no nftables table before the purge: the check for leftovers would be meaningless")
 	}

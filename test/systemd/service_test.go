@@ -48,7 +48,8 @@ func (o operator) journal() string {
 	// The context of the test may be done.
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	out, err := o.host.Run(ctx, "sh", "-c", "systemctl status --no-pager -n 0 berth; journalctl -u berth --no-pager -o cat -n 60")
+	out, err := o.host.Run(ctx, "sh", "-c", "systemctl status --no-pager -n 0 berth; journalctl -u berth --no-pager "+
+		"-o cat -n 60")
 	return fmt.Sprintf("%s\n(%v)", out, err)
 }
 
@@ -218,7 +219,8 @@ func install(o operator) {
 		o.Errorf("install did\n%s\nwant the steps of the dry run\n%s", did, planned)
 	}
 	// When systemctl start returns, berth has sent READY.
-	if state, status := o.show("ActiveState"), o.show("StatusText"); state != "active" || !strings.HasPrefix(status, "0 pods") {
+	if state, status := o.show("ActiveState"), o.show("StatusText"); state != "active" ||
+		!strings.HasPrefix(status, "0 pods") {
 		o.Errorf("berth.service is %s with status %q\n%s", state, status, o.journal())
 	}
 	o.sh("systemctl is-enabled berth")
@@ -258,12 +260,15 @@ func runPod(o operator) {
 		o.Errorf("index.html in the pod: got %q, want hello", got)
 	}
 	// The checks run inside the service: restrictions of the unit must not show up as errors.
-	if report := o.sh("berth check; true"); !strings.Contains(report, "  time ") || strings.Contains(report, "not permitted") {
+	if report := o.sh("berth check; true"); !strings.Contains(report, "  time ") ||
+		strings.Contains(report, "not permitted") {
 		o.Errorf("berth check fails for lack of permissions:\n%s", report)
 	}
 	o.until("the pod's events in the journal",
 		"journalctl BERTH_POD=default/web BERTH_REASON=Started BERTH_ON=web -o cat --no-pager | grep 'Started'")
-	if got := o.sh("journalctl BERTH_POD=default/web -o json --no-pager --output-fields=BERTH_POD,_SYSTEMD_UNIT,SYSLOG_IDENTIFIER | head -n 1"); !strings.Contains(got, `"SYSLOG_IDENTIFIER":"berth"`) ||
+	if got := o.sh("journalctl BERTH_POD=default/web -o json --no-pager " +
+		"--output-fields=BERTH_POD,_SYSTEMD_UNIT,SYSLOG_IDENTIFIER | head -n 1"); !strings.Contains(got,
+		`"SYSLOG_IDENTIFIER":"berth"`) ||
 		!strings.Contains(got, `"_SYSTEMD_UNIT":"berth.service"`) {
 		o.Errorf("journal entry has no identifier or unit of berth: %s", got)
 	}
@@ -281,7 +286,8 @@ func changeAddress(o operator) {
 		host, _, _ := strings.Cut(change.to, "/")
 		o.until("the pod status to have hostIP "+host, "berth ps web -o yaml | grep -w 'hostIP: "+host+"'")
 		o.until("berth to be active", "systemctl show --value -p StatusText berth | grep '^1 pods: 1 running'")
-		if state, now, count := o.show("ActiveState"), o.show("MainPID"), o.number("NRestarts"); state != "active" || now != pid || count != restarts {
+		if state, now, count := o.show("ActiveState"), o.show("MainPID"), o.number("NRestarts"); state != "active" ||
+			now != pid || count != restarts {
 			o.Fatalf("service is %s, process %s (before: %s), %d restarts (before: %d)\n%s",
 				state, now, pid, count, restarts, o.journal())
 		}
@@ -293,7 +299,8 @@ func changeAddress(o operator) {
 func killAgent(o operator) {
 	before, pid, restarts := o.tasks(), o.show("MainPID"), o.number("NRestarts")
 	o.sh("kill -9 " + pid)
-	o.until("systemd to restart it", "systemctl is-active berth && test $(systemctl show --value -p MainPID berth) != "+pid)
+	o.until("systemd to restart it", "systemctl is-active berth && test $(systemctl show --value -p MainPID berth) != "+
+		pid)
 	o.waitRunning()
 	o.checkNotRestarted(before)
 	if now := o.number("NRestarts"); now != restarts+1 {
@@ -319,12 +326,14 @@ func waitForRuntime(o operator) {
 	o.sh(`cd /run/systemd/system && mkdir -p berth.service.d containerd.service.d && touch /run/away &&
 		printf '[Service]\nTimeoutStartSec=5\n' >berth.service.d/short.conf && printf '[Unit]\nConditionPathExists=!/run/away\n' >containerd.service.d/away.conf &&
 		systemctl daemon-reload && systemctl stop berth containerd && systemctl start --no-block berth`)
-	o.until("berth to wait for the runtime", "systemctl show --value -p StatusText berth | grep '^waiting for the container runtime'")
+	o.until("berth to wait for the runtime", "systemctl show --value -p StatusText berth | grep '^waiting for the "+
+		"container runtime'")
 	pid := o.show("MainPID")
 	// Three times the timeout, on the monotonic clock that systemd uses.
 	o.until("the timeout to have passed", `began=$(systemctl show --value -p ExecMainStartTimestampMonotonic berth)
 		test $(awk '{printf "%.0f", $1 * 1000000}' /proc/uptime) -gt $((began + 15000000))`)
-	if state, now, count := o.show("ActiveState"), o.show("MainPID"), o.number("NRestarts"); state != "activating" || now != pid || count != restarts {
+	if state, now, count := o.show("ActiveState"), o.show("MainPID"), o.number("NRestarts"); state != "activating" ||
+		now != pid || count != restarts {
 		o.Errorf("service is %s, process %s (before: %s), %d restarts (before: %d)\n%s",
 			state, now, pid, count, restarts, o.journal())
 	}
@@ -365,7 +374,8 @@ func upgrade(o operator) {
 		if did := o.sh("berth install"); did != interrupted.want {
 			o.Errorf("%s: install did\n%s\nwant\n%s", interrupted.name, did, interrupted.want)
 		}
-		if now := o.show("MainPID"); now == pid || o.sh("cmp /proc/"+now+"/exe /usr/local/bin/berth; berth install") != "berth is up to date: nothing to do" {
+		if now := o.show("MainPID"); now == pid ||
+			o.sh("cmp /proc/"+now+"/exe /usr/local/bin/berth; berth install") != "berth is up to date: nothing to do" {
 			o.Errorf("%s: service was not restarted with the installed program: process %s, before %s",
 				interrupted.name, now, pid)
 		}
@@ -376,13 +386,15 @@ func upgrade(o operator) {
 
 // hangLoops makes each main loop hang in turn and checks that the watchdog restarts the service.
 func hangLoops(o operator) {
-	o.sh("mkdir -p /etc/systemd/system/berth.service.d && printf '[Service]\\nWatchdogSec=5\\n' >/etc/systemd/system/berth.service.d/short.conf && systemctl daemon-reload && systemctl restart berth")
+	o.sh("mkdir -p /etc/systemd/system/berth.service.d && printf '[Service]\\nWatchdogSec=5\\n' " +
+		">/etc/systemd/system/berth.service.d/short.conf && systemctl daemon-reload && systemctl restart berth")
 	o.waitRunning()
 	before := o.tasks()
 	for _, loop := range []string{"agent", "allocator", "probes", "local store", "runtime status"} {
 		pid := o.show("MainPID")
 		o.sh("echo '" + loop + "' >/run/berth/stall")
-		o.until("the watchdog to restart it for "+loop, "test $(systemctl show --value -p MainPID berth) != "+pid+" && systemctl is-active berth")
+		o.until("the watchdog to restart it for "+loop, "test $(systemctl show --value -p MainPID berth) != "+pid+
+			" && systemctl is-active berth")
 		o.waitRunning()
 		o.checkNotRestarted(before)
 		log := o.sh("journalctl -u berth --no-pager -o cat")
@@ -493,9 +505,12 @@ func checkNothingLeft(o operator) {
 	o.Helper()
 	for what, line := range map[string]string{
 		"containers": "ctr -n k8s.io containers list -q", "processes of pods": "ctr -n k8s.io tasks list -q",
-		"files": "ls -d /usr/local/bin/berth* /usr/bin/berth* /usr/lib/systemd/system/berth* /var/lib/systemd/deb-systemd-helper-*/berth* /var/lib/systemd/deb-systemd-helper-*/*/berth* " +
-			"/usr/share/*/berth* /usr/share/man/man1/berth* /var/lib/dpkg/info/berth* /etc/berth* /var/lib/berth* /run/berth* /var/lib/kubelet* /var/log/pods /var/log/containers " +
-			"/etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* /etc/systemd/logind.conf.d /etc/cni/net.d/* /var/lib/cni/networks/* /var/lib/cni/results/* 2>/dev/null; true",
+		"files": "ls -d /usr/local/bin/berth* /usr/bin/berth* /usr/lib/systemd/system/berth* " +
+			"/var/lib/systemd/deb-systemd-helper-*/berth* /var/lib/systemd/deb-systemd-helper-*/*/berth* " +
+			"/usr/share/*/berth* /usr/share/man/man1/berth* /var/lib/dpkg/info/berth* /etc/berth* /var/lib/berth* " +
+			"/run/berth* /var/lib/kubelet* /var/log/pods /var/log/containers " +
+			"/etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* /etc/systemd/logind.conf.d " +
+			"/etc/cni/net.d/* /var/lib/cni/networks/* /var/lib/cni/results/* 2>/dev/null; true",
 		"mounts":     "grep -E '/var/lib/kubelet|/run/berth|/run/netns' /proc/self/mountinfo; true",
 		"cgroups":    "find /sys/fs/cgroup -name '*kubepods*'",
 		"units":      "systemctl list-units --all --no-legend --plain 'berth*' 'kubepods*'",
@@ -544,20 +559,26 @@ func (o operator) nftablesTables() (n int) {
 // serveAPI installs, restarts and removes the control server. The agent has been uninstalled before.
 func serveAPI(o operator) {
 	o.sh("/root/berth-control install")
-	if state, status := o.sh("systemctl is-active berth-control"), o.sh("systemctl show --value -p StatusText berth-control"); state != "active" || status != "serving the API on [::]:6443" {
+	if state, status := o.sh("systemctl is-active berth-control"),
+		o.sh("systemctl show --value -p StatusText berth-control"); state != "active" ||
+		status != "serving the API on [::]:6443" {
 		o.Errorf("berth-control is %s with status %q", state, status)
 	}
 	if line := o.sh("berth-control token create"); !strings.Contains(line, "berth join --server") {
 		o.Errorf("token create prints %q, want a berth join command", line)
 	}
 	o.sh("kill -9 $(systemctl show --value -p MainPID berth-control)")
-	o.until("systemd to restart it", "systemctl is-active berth-control && test $(systemctl show --value -p NRestarts berth-control) = 1")
-	o.sh("mkdir -p /run/systemd/system/berth-control.service.d && printf '[Service]\\nWatchdogSec=5\\n' >/run/systemd/system/berth-control.service.d/short.conf && " +
+	o.until("systemd to restart it", "systemctl is-active berth-control && test $(systemctl show --value -p "+
+		"NRestarts berth-control) = 1")
+	o.sh("mkdir -p /run/systemd/system/berth-control.service.d && printf '[Service]\\nWatchdogSec=5\\n' " +
+		">/run/systemd/system/berth-control.service.d/short.conf && " +
 		"systemctl daemon-reload && systemctl restart berth-control")
 	pid := o.sh("systemctl show --value -p MainPID berth-control")
 	o.sh("kill -STOP " + pid)
-	o.until("the watchdog to restart it", "test $(systemctl show --value -p MainPID berth-control) != "+pid+" && systemctl is-active berth-control")
-	o.sh("rm -r /run/systemd/system/berth-control.service.d && systemctl daemon-reload && systemctl restart berth-control")
+	o.until("the watchdog to restart it", "test $(systemctl show --value -p MainPID berth-control) != "+pid+
+		" && systemctl is-active berth-control")
+	o.sh("rm -r /run/systemd/system/berth-control.service.d && systemctl daemon-reload && systemctl restart " +
+		"berth-control")
 	if again := o.sh("/root/berth-control install"); !strings.Contains(again, "nothing to do") {
 		o.Errorf("a second installation prints %q, want nothing to do", again)
 	}
@@ -565,7 +586,8 @@ func serveAPI(o operator) {
 		o.Errorf("uninstall does not name what it keeps: %s", output)
 	}
 	o.sh("/root/berth-control install && berth-control uninstall --yes --purge")
-	if left := o.sh("ls -d /usr/local/bin/berth* /etc/berth* /var/lib/berth* /run/berth* /etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* 2>/dev/null; true"); left != "" {
+	if left := o.sh("ls -d /usr/local/bin/berth* /etc/berth* /var/lib/berth* /run/berth* /etc/systemd/system/berth* " +
+		"/etc/systemd/system/*.wants/berth* 2>/dev/null; true"); left != "" {
 		o.Errorf("left: %s", left)
 	}
 }

@@ -72,8 +72,10 @@ evictionHard: {memory.available: 100Mi}
 		return nil, err
 	}
 	logStep("starting berth")
-	args := append([]string{"run", "--config", path("config.yaml"), "--root-dir", path("kubelet"), "--state-dir", path("state"),
-		"--socket", path("berth.sock"), "--container-runtime-endpoint", endpoint, "--pod-manifest-path", path("manifests"),
+	args := append([]string{"run", "--config", path("config.yaml"), "--root-dir", path("kubelet"), "--state-dir",
+		path("state"),
+		"--socket", path("berth.sock"), "--container-runtime-endpoint", endpoint, "--pod-manifest-path",
+		path("manifests"),
 		"--cert-dir", path("node"), "--hostname-override", "quickstart"}, join...)
 	if err := detach("berth", binary, args...); err != nil {
 		return nil, err
@@ -121,7 +123,8 @@ func tagSandboxImage(ctx context.Context, socket, endpoint string) error {
 	if err := json.Unmarshal([]byte(st.Info["config"]), &config); err != nil || config.SandboxImage == "" {
 		return nil // unknown: without the image, sandboxes fail with a clear error
 	}
-	image, err := runtimeapi.NewImageServiceClient(conn).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: config.SandboxImage}})
+	image, err := runtimeapi.NewImageServiceClient(conn).ImageStatus(ctx,
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: config.SandboxImage}})
 	if err != nil {
 		return err
 	}
@@ -148,7 +151,8 @@ func cleanUp(ctx context.Context, repo string) error {
 			return err
 		}
 	}
-	if err := syscall.Unmount(path("kubelet"), 0); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) {
+	if err := syscall.Unmount(path("kubelet"), 0); err != nil && !errors.Is(err, syscall.EINVAL) &&
+		!errors.Is(err, syscall.ENOENT) {
 		return fmt.Errorf("unmount %s: %w", path("kubelet"), err)
 	}
 	return os.RemoveAll(home)

@@ -54,7 +54,8 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 			pid, imagesBefore, leftoversBefore := h.Pid(), q.images(), h.PodLeftovers()
 
 			output := q.run("up", "-containerd", h.Endpoint)
-			for _, word := range []string{"kubectl get pods -A -o wide", "berth ps -A -o wide", "hello from berth", "make down"} {
+			for _, word := range []string{"kubectl get pods -A -o wide", "berth ps -A -o wide", "hello from berth",
+				"make down"} {
 				if !strings.Contains(output, word) {
 					t.Errorf("make up does not print %q", word)
 				}
@@ -150,8 +151,9 @@ func (q *quickstart) run(args ...string) string {
 		q.Fatal(err)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), "BERTH_UP_HOME="+q.home, "BERTH_UP_PROGRAMS="+q.bin, "BERTH_UP_SETTINGS="+fmt.Sprintf(
-		"cgroupRoot: %s\ncgroupDriver: cgroupfs\naddress: %s\nhealthzPort: 0\n", q.host.CgroupRoot, q.host.Gateway))
+	cmd.Env = append(os.Environ(), "BERTH_UP_HOME="+q.home, "BERTH_UP_PROGRAMS="+q.bin, "BERTH_UP_SETTINGS="+
+		fmt.Sprintf(
+			"cgroupRoot: %s\ncgroupDriver: cgroupfs\naddress: %s\nhealthzPort: 0\n", q.host.CgroupRoot, q.host.Gateway))
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
@@ -166,12 +168,14 @@ func (q *quickstart) run(args ...string) string {
 func (q *quickstart) runForeignSandbox() string {
 	q.Helper()
 	uid := "8e1b8b3e-0000-4000-8000-000000000002"
-	sb, err := q.host.Runtime.RunPodSandbox(q.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "default", Uid: uid},
-		LogDirectory: q.TempDir(),
-		Labels:       map[string]string{"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": uid},
-		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: q.host.CgroupRoot + "/foreign"},
-	}})
+	sb, err := q.host.Runtime.RunPodSandbox(q.Context(),
+		&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+			Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "default", Uid: uid},
+			LogDirectory: q.TempDir(),
+			Labels: map[string]string{"io.kubernetes.pod.name": "foreign",
+				"io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": uid},
+			Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: q.host.CgroupRoot + "/foreign"},
+		}})
 	if err == nil {
 		err = q.host.WaitRuncInit(q.Context())
 	}
@@ -224,9 +228,10 @@ func (q *quickstart) pods() (names []string) {
 // runningContainers counts the running containers in the runtime.
 func (q *quickstart) runningContainers() int {
 	q.Helper()
-	list, err := q.host.Runtime.ListContainers(q.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-	}})
+	list, err := q.host.Runtime.ListContainers(q.Context(),
+		&runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		}})
 	if err != nil {
 		q.Fatal(err)
 	}

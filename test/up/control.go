@@ -31,7 +31,8 @@ func startServer(ctx context.Context, repo string) (*server, error) {
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return nil, err
 	}
-	err := detach("berth-control", program(repo, "berth-control"), "serve", "--data-dir", path("control"), "--listen", "127.0.0.1:0")
+	err := detach("berth-control", program(repo, "berth-control"), "serve", "--data-dir", path("control"), "--listen",
+		"127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,8 @@ func (s *server) join(ctx context.Context, repo string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	line, err := output(ctx, program(repo, "berth-control"), "token", "create", "--kubeconfig", s.kubeconfig, "--server", url)
+	line, err := output(ctx, program(repo, "berth-control"), "token", "create", "--kubeconfig", s.kubeconfig,
+		"--server", url)
 	if err != nil {
 		return nil, err
 	}

@@ -101,14 +101,17 @@ func start(ctx context.Context, repo, running string, archives []images.Archive,
 	for _, a := range archives {
 		paths = append(paths, a.Path)
 	}
-	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, Images: paths, CNI: true, Detached: true, Owner: home})
+	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, Images: paths, CNI: true, Detached: true,
+		Owner: home})
 	if err != nil {
 		return nil, err
 	}
 	logStep("starting berth")
-	a, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: binary, Host: h, NodeName: "quickstart", ExtraArgs: join, Detached: true,
+	a, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: binary, Host: h, NodeName: "quickstart", ExtraArgs: join,
+		Detached: true,
 		Config: map[string]any{
-			"serverTLSBootstrap": true, "authentication": map[string]any{"x509": map[string]any{"clientCAFile": path("ca.crt")}},
+			"serverTLSBootstrap": true,
+			"authentication":     map[string]any{"x509": map[string]any{"clientCAFile": path("ca.crt")}},
 		}})
 	if err != nil {
 		return nil, errors.Join(err, h.Stop())

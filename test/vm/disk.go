@@ -125,7 +125,8 @@ func buildHost(ctx context.Context, dir string, in parts) error {
 	if err := unpack(ctx, root, debs); err != nil {
 		return err
 	}
-	for _, program := range []string{in.containerd + "/containerd", in.containerd + "/containerd-shim-runc-v2", in.runc + "/runc"} {
+	for _, program := range []string{in.containerd + "/containerd", in.containerd + "/containerd-shim-runc-v2",
+		in.runc + "/runc"} {
 		if err := copyFile(filepath.Join(root, "usr/local/bin", filepath.Base(program)), program); err != nil {
 			return err
 		}
@@ -146,7 +147,8 @@ func buildHost(ctx context.Context, dir string, in parts) error {
 // packages are unpacked through them.
 func makeDirectories(root string) error {
 	for _, dir := range []string{
-		"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "dev", "proc", "sys", "run", "tmp", "root", "var/lib", "var/log/journal",
+		"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "dev", "proc", "sys", "run", "tmp", "root",
+		"var/lib", "var/log/journal",
 		"var/tmp", "etc", strings.TrimPrefix(extra, "/"), "boot",
 	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -162,10 +164,12 @@ func makeDirectories(root string) error {
 
 // maskedUnits lists units that only cost time in an emulated machine.
 var maskedUnits = []string{
-	"systemd-journal-flush.service", "systemd-logind.service", "systemd-random-seed.service", "systemd-remount-fs.service",
+	"systemd-journal-flush.service", "systemd-logind.service", "systemd-random-seed.service",
+	"systemd-remount-fs.service",
 	"systemd-update-utmp.service", "systemd-update-utmp-runlevel.service", "systemd-tmpfiles-setup.service",
 	"systemd-tmpfiles-setup-dev.service", "systemd-tmpfiles-clean.timer", "systemd-user-sessions.service",
-	"systemd-sysusers.service", "systemd-firstboot.service", "systemd-machine-id-commit.service", "systemd-pstore.service",
+	"systemd-sysusers.service", "systemd-firstboot.service", "systemd-machine-id-commit.service",
+	"systemd-pstore.service",
 	"systemd-ask-password-console.path", "systemd-ask-password-wall.path", "dev-mqueue.mount", "sys-kernel-debug.mount",
 	"sys-kernel-tracing.mount", "sys-kernel-config.mount", "sys-fs-fuse-connections.mount", "modprobe@.service",
 	"getty.target", "proc-sys-fs-binfmt_misc.automount", "systemd-quotacheck.service", "quotaon.service",

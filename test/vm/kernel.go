@@ -154,7 +154,8 @@ type cpio struct {
 
 func (c *cpio) add(name string, mode int, content []byte) {
 	c.n++
-	fmt.Fprintf(c, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", c.n, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0)
+	fmt.Fprintf(c, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", c.n, mode, 0, 0, 1, 0, len(content), 0,
+		0, 0, 0, len(name)+1, 0)
 	c.WriteString(name + "\x00")
 	c.pad()
 	c.Write(content)

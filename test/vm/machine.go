@@ -64,12 +64,14 @@ const maxBoots = 3
 // report. Without KVM, a boot occasionally fails or the kernel crashes during the checks. In that case
 // boot restores the disk and tries again. onFailure is called after each such boot with its output.
 func (m *machine) boot(ctx context.Context, set string, onFailure func(string)) (text string, err error) {
-	if err := run(ctx, "cp", "--sparse=always", "--reflink=auto", m.file("root.img"), m.file("before.img")); err != nil {
+	if err := run(ctx, "cp", "--sparse=always", "--reflink=auto", m.file("root.img"),
+		m.file("before.img")); err != nil {
 		return "", fmt.Errorf("save disk: %w", err)
 	}
 	for try := range maxBoots {
 		if try > 0 {
-			if err := run(ctx, "cp", "--sparse=always", "--reflink=auto", m.file("before.img"), m.file("root.img")); err != nil {
+			if err := run(ctx, "cp", "--sparse=always", "--reflink=auto", m.file("before.img"),
+				m.file("root.img")); err != nil {
 				return "", fmt.Errorf("restore disk: %w", err)
 			}
 		}
@@ -165,7 +167,9 @@ func (m *machine) args(set string) []string {
 		"-display", "none", "-nodefaults", "-no-reboot", "-nic", "none",
 		"-serial", "file:" + m.file("console"), "-serial", "file:" + m.file("report"),
 		"-kernel", m.host.kernel(), "-initrd", m.host.initrd(), "-append", kernelArgs + " berth.checks=" + set,
-		"-drive", "id=d0,file=" + m.file("root.img") + ",format=raw,if=none,cache=unsafe", "-device", "virtio-blk-pci,drive=d0",
-		"-drive", "id=d1,file=" + m.file("extra.img") + ",format=raw,if=none,readonly=on", "-device", "virtio-blk-pci,drive=d1",
+		"-drive", "id=d0,file=" + m.file("root.img") + ",format=raw,if=none,cache=unsafe", "-device",
+		"virtio-blk-pci,drive=d0",
+		"-drive", "id=d1,file=" + m.file("extra.img") + ",format=raw,if=none,readonly=on", "-device",
+		"virtio-blk-pci,drive=d1",
 	}
 }

@@ -57,7 +57,8 @@ func fetch(ctx context.Context, dir string) error {
 		return err
 	}
 	// Without dependencies: those of a kernel only serve to build an initrd.
-	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"download", "-qq", "-o", "APT::Sandbox::User=root"}, kernel...)...)
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"download", "-qq", "-o", "APT::Sandbox::User=root"},
+		kernel...)...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("download kernel: %w: %s", err, out)
@@ -123,7 +124,8 @@ func unpack(ctx context.Context, root string, debs []string) error {
 	if unpackErr != nil {
 		return unpackErr
 	}
-	for _, dir := range []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/bash-completion"} {
+	for _, dir := range []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info",
+		"usr/share/bash-completion"} {
 		if err := os.RemoveAll(filepath.Join(root, dir)); err != nil {
 			return err
 		}

@@ -40,7 +40,8 @@ func importImages(ctx context.Context, root, containerd string, archives []image
 	socket, config := filepath.Join(work, "s"), filepath.Join(work, "config.toml")
 	configText := fmt.Sprintf("version = 3\nroot = %q\nstate = %q\ntemp = %q\n[grpc]\naddress = %q\n", root,
 		filepath.Join(work, "state"), filepath.Join(work, "tmp"), socket) +
-		"disabled_plugins = [\"io.containerd.cri.v1.images\", \"io.containerd.cri.v1.runtime\", \"io.containerd.grpc.v1.cri\", \"io.containerd.nri.v1.nri\"]\n"
+		"disabled_plugins = [\"io.containerd.cri.v1.images\", \"io.containerd.cri.v1.runtime\", " +
+		"\"io.containerd.grpc.v1.cri\", \"io.containerd.nri.v1.nri\"]\n"
 	if err := os.WriteFile(config, []byte(configText), 0o600); err != nil {
 		return err
 	}

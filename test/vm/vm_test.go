@@ -74,7 +74,8 @@ func makeExtraDir(ctx context.Context, t *testing.T) string {
 	if err := os.WriteFile(filepath.Join(dir, systemd.UnitName), []byte(systemd.Unit), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := hosts.BuildProgram(ctx, filepath.Join(dir, "guest"), filepath.Join(repo, "test", "vm", "guest")); err != nil {
+	if err := hosts.BuildProgram(ctx, filepath.Join(dir, "guest"),
+		filepath.Join(repo, "test", "vm", "guest")); err != nil {
 		t.Fatal(err)
 	}
 	return dir

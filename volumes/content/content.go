@@ -51,7 +51,8 @@ func Build(vol *corev1.Volume, in Inputs) (Files, error) {
 			defaults: defaults{mode: s.DefaultMode, uid: s.DefaultUser},
 		})
 	case src.DownwardAPI != nil:
-		err = b.downward(src.DownwardAPI.Items, defaults{mode: src.DownwardAPI.DefaultMode, uid: src.DownwardAPI.DefaultUser})
+		err = b.downward(src.DownwardAPI.Items, defaults{mode: src.DownwardAPI.DefaultMode,
+			uid: src.DownwardAPI.DefaultUser})
 	case src.Projected != nil:
 		err = b.projected(src.Projected)
 	default:

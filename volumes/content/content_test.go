@@ -21,7 +21,8 @@ func objects() plan.Objects {
 			Data:       map[string]string{"a": "1", "b": "2"}, BinaryData: map[string][]byte{"bin": {0, 1}},
 		}},
 		{Kind: plan.Secret, Name: "key"}: {Secret: &corev1.Secret{
-			Data: map[string][]byte{"a": []byte("hush"), "pw": []byte("hush")}, StringData: map[string]string{"pw": "new"},
+			Data:       map[string][]byte{"a": []byte("hush"), "pw": []byte("hush")},
+			StringData: map[string]string{"pw": "new"},
 		}},
 		{Kind: plan.ServiceAccountToken, Name: "3600/vault"}: {Token: "hush"},
 		{Kind: plan.ConfigMap, Name: "gone"}:                 {Version: plan.Version{Missing: true}},
@@ -39,7 +40,9 @@ func inputs() Inputs {
 			}
 			return "field " + p, nil
 		},
-		Resource: func(s *corev1.ResourceFieldSelector) (string, error) { return s.ContainerName + " " + s.Resource, nil },
+		Resource: func(s *corev1.ResourceFieldSelector) (string, error) {
+			return s.ContainerName + " " + s.Resource, nil
+		},
 	}
 }
 
@@ -56,12 +59,14 @@ func sec(name string, items ...corev1.KeyToPath) corev1.VolumeSource {
 }
 
 func proj(sources ...corev1.VolumeProjection) corev1.VolumeSource {
-	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: new(int32(0o440))}}
+	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources,
+		DefaultMode: new(int32(0o440))}}
 }
 
 func cmProj(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
 	return corev1.VolumeProjection{
-		ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items},
+		ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name},
+			Items: items},
 	}
 }
 
@@ -92,7 +97,8 @@ func TestBuild(t *testing.T) {
 		"items choose keys, paths, modes and owners": {
 			src: cm("cfg", func(s *corev1.ConfigMapVolumeSource) {
 				s.DefaultMode, s.DefaultUser = new(int32(0o400)), new(int64(7))
-				s.Items = []corev1.KeyToPath{{Key: "a", Path: "x/y"}, {Key: "b", Path: "z", Mode: new(int32(0o755)), User: new(int64(8))}}
+				s.Items = []corev1.KeyToPath{{Key: "a", Path: "x/y"}, {Key: "b", Path: "z", Mode: new(int32(0o755)),
+					User: new(int64(8))}}
 			}),
 			want: Files{
 				"x/y": {Data: []byte("1"), Mode: 0o400, UID: new(int64(7))},
@@ -102,34 +108,44 @@ func TestBuild(t *testing.T) {
 		"the stringData of a Secret from a file wins over its data": {
 			src: sec("key"), want: Files{"a": text("hush", 0o644), "pw": text("new", 0o644)},
 		},
-		"a missing configMap is named":              {src: cm("gone", nil), err: `configmap "gone" not found`, kind: plan.NotFound},
-		"a missing secret is named":                 {src: sec("gone"), err: `secret "gone" not found`, kind: plan.NotFound},
-		"a missing optional configMap has no files": {src: cm("gone", func(s *corev1.ConfigMapVolumeSource) { s.Optional = new(true) }), want: Files{}},
+		"a missing configMap is named": {src: cm("gone", nil), err: `configmap "gone" not found`, kind: plan.NotFound},
+		"a missing secret is named":    {src: sec("gone"), err: `secret "gone" not found`, kind: plan.NotFound},
+		"a missing optional configMap has no files": {src: cm("gone", func(s *corev1.ConfigMapVolumeSource) {
+			s.Optional = new(true)
+		}), want: Files{}},
 		"an optional configMap has no files for items when missing": {
 			src: cm("gone", func(s *corev1.ConfigMapVolumeSource) {
 				s.Optional, s.Items = new(true), []corev1.KeyToPath{item("a", "a")}
 			}), want: Files{},
 		},
-		"a missing key is named":             {src: cm("cfg", func(s *corev1.ConfigMapVolumeSource) { s.Items = []corev1.KeyToPath{item("no", "p")} }), err: "references non-existent config key: no", kind: plan.NotFound},
-		"a missing key of a secret is named": {src: sec("key", item("no", "p")), err: "references non-existent secret key: no", kind: plan.NotFound},
+		"a missing key is named": {src: cm("cfg", func(s *corev1.ConfigMapVolumeSource) {
+			s.Items = []corev1.KeyToPath{item("no", "p")}
+		}), err: "references non-existent config key: no", kind: plan.NotFound},
+		"a missing key of a secret is named": {src: sec("key", item("no", "p")),
+			err: "references non-existent secret key: no", kind: plan.NotFound},
 		"a missing key of an optional one is left out": {
 			src: cm("cfg", func(s *corev1.ConfigMapVolumeSource) {
 				s.Optional, s.Items = new(true), []corev1.KeyToPath{item("no", "p"), item("a", "q")}
 			}), want: Files{"q": text("1", 0o644)},
 		},
-		"an object that cannot be read says why and is tried again": {src: cm("broken", nil), err: `configmap "broken": server is away`, kind: plan.Other},
-		"an object that was not read is tried again":                {src: cm("new", nil), err: `configmap "new" has not been read yet`, kind: plan.Other},
+		"an object that cannot be read says why and is tried again": {src: cm("broken", nil),
+			err: `configmap "broken": server is away`, kind: plan.Other},
+		"an object that was not read is tried again": {src: cm("new", nil),
+			err: `configmap "new" has not been read yet`, kind: plan.Other},
 		"downwardAPI items are fields and resources": {
 			src: down(
-				corev1.DownwardAPIVolumeFile{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}, Mode: new(int32(0o600))},
-				corev1.DownwardAPIVolumeFile{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu"}},
+				corev1.DownwardAPIVolumeFile{Path: "labels",
+					FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}, Mode: new(int32(0o600))},
+				corev1.DownwardAPIVolumeFile{Path: "cpu",
+					ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu"}},
 			), want: Files{"labels": text("field metadata.labels", 0o600), "cpu": text("c limits.cpu", 0o644)},
 		},
 		"a downwardAPI field that does not exist is named": {
 			src: down(corev1.DownwardAPIVolumeFile{Path: "x", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "bad"}}),
 			err: `downwardAPI item "x": field "bad"`, kind: plan.Invalid,
 		},
-		"a downwardAPI item without a source is refused": {src: down(corev1.DownwardAPIVolumeFile{Path: "x"}), err: "neither fieldRef", kind: plan.Invalid},
+		"a downwardAPI item without a source is refused": {src: down(corev1.DownwardAPIVolumeFile{Path: "x"}),
+			err: "neither fieldRef", kind: plan.Invalid},
 		"projected sources come together with the volume's mode": {
 			src:  proj(cmProj("cfg", item("a", "c/a")), secProj("key", item("a", "s/a"))),
 			want: Files{"c/a": text("1", 0o440), "s/a": text("hush", 0o440)},
@@ -139,28 +155,38 @@ func TestBuild(t *testing.T) {
 			want: Files{"a": text("1", 0o440), "b": text("2", 0o440), "pw": text("new", 0o440)},
 		},
 		"two sources with the same written path are refused": {
-			src: proj(cmProj("cfg", item("a", "x")), secProj("key", item("a", "x"))), err: `path "x" is used by more than one source`, kind: plan.Invalid,
+			src: proj(cmProj("cfg", item("a", "x")), secProj("key", item("a", "x"))),
+			err: `path "x" is used by more than one source`, kind: plan.Invalid,
 		},
 		"a path inside a file is refused": {
-			src: proj(cmProj("cfg", item("a", "x")), cmProj("cfg", item("b", "x/y"))), err: `path "x/y" lies inside "x"`, kind: plan.Invalid,
+			src: proj(cmProj("cfg", item("a", "x")), cmProj("cfg", item("b", "x/y"))),
+			err: `path "x/y" lies inside "x"`, kind: plan.Invalid,
 		},
 		"a service account token is the pod's own": {
-			src:  proj(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", Audience: "vault"}}),
+			src: proj(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token",
+				Audience: "vault"}}),
 			want: Files{"token": text("hush", 0o440)},
 		},
 		"a service account token that no server gives is missed": {
-			src: proj(cmProj("cfg"), corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}),
+			src: proj(cmProj("cfg"),
+				corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}),
 			err: "no service account token", kind: plan.NotFound,
 		},
 		"a cluster trust bundle is refused by name": {
-			src: proj(cmProj("cfg"), corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "ca"}}),
+			src: proj(cmProj("cfg"),
+				corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "ca"}}),
 			err: "projected.sources[1]: clusterTrustBundle is not supported", kind: plan.Unsupported,
 		},
-		"a path that leads out is refused":               {src: sec("key", item("a", "x/../../y")), err: "must not contain '..'", kind: plan.Invalid},
-		"an absolute path is refused":                    {src: sec("key", item("a", "/etc/passwd")), err: "must be relative", kind: plan.Invalid},
-		"a path of the writer's own is refused":          {src: sec("key", item("a", "..data")), err: "must not start with '..'", kind: plan.Invalid},
-		"a path of the writer's own in disguise as well": {src: sec("key", item("a", "./..data")), err: "must not start with '..'", kind: plan.Invalid},
-		"an emptyDir has no content":                     {src: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}, err: "no content", kind: plan.Invalid},
+		"a path that leads out is refused": {src: sec("key", item("a", "x/../../y")),
+			err: "must not contain '..'", kind: plan.Invalid},
+		"an absolute path is refused": {src: sec("key", item("a", "/etc/passwd")),
+			err: "must be relative", kind: plan.Invalid},
+		"a path of the writer's own is refused": {src: sec("key", item("a", "..data")),
+			err: "must not start with '..'", kind: plan.Invalid},
+		"a path of the writer's own in disguise as well": {src: sec("key", item("a", "./..data")),
+			err: "must not start with '..'", kind: plan.Invalid},
+		"an emptyDir has no content": {src: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+			err: "no content", kind: plan.Invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,19 +212,22 @@ func TestBuild(t *testing.T) {
 
 // FuzzPaths checks C1 and C2 for arbitrary paths.
 func FuzzPaths(f *testing.F) {
-	for _, s := range []string{"a", "a/b", "./a", "a//b", "..", "../x", "..data", "/abs", "a/..", "", ".", "a/./..x", "x\x00y"} {
+	for _, s := range []string{"a", "a/b", "./a", "a//b", "..", "../x", "..data", "/abs", "a/..", "", ".", "a/./..x",
+		"x\x00y"} {
 		f.Add(s, "a")
 	}
 	f.Fuzz(func(t *testing.T, p, q string) {
 		files, err := Build(
-			&corev1.Volume{VolumeSource: sec("key", corev1.KeyToPath{Key: "a", Path: p}, corev1.KeyToPath{Key: "pw", Path: q})},
+			&corev1.Volume{VolumeSource: sec("key", corev1.KeyToPath{Key: "a", Path: p},
+				corev1.KeyToPath{Key: "pw", Path: q})},
 			inputs(),
 		)
 		if err != nil {
 			return
 		}
 		for name := range files {
-			if path.Clean(name) != name || path.IsAbs(name) || strings.HasPrefix(name, "..") || strings.ContainsRune(name, 0) ||
+			if path.Clean(name) != name || path.IsAbs(name) || strings.HasPrefix(name, "..") ||
+				strings.ContainsRune(name, 0) ||
 				name == "." {
 				t.Errorf("C1: %q from %q, %q", name, p, q)
 			}

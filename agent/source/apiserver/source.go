@@ -95,7 +95,8 @@ func New(o Options) *Source {
 		o.OnPod = func(*corev1.Pod, bool) {}
 	}
 	s := &Source{
-		opt: o, calls: make(chan func(), 64), pods: map[types.UID]*trackedPod{}, objects: map[source.ObjectKey]*object{},
+		opt: o, calls: make(chan func(), 64), pods: map[types.UID]*trackedPod{},
+		objects:  map[source.ObjectKey]*object{},
 		services: services{all: map[types.NamespacedName]*corev1.Service{}},
 	}
 	classes := previousRuntimeClasses(o.PreviousPods)

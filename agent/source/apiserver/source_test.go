@@ -38,7 +38,9 @@ func offline(t *testing.T, o Options) (*Source, *[]source.Snapshot) {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() { cancel(); s.wg.Wait() })
 	var snaps []source.Snapshot
-	s.ctx, s.nodeRegistered, s.nameUnique, s.emit = ctx, true, true, func(snap source.Snapshot) { snaps = append(snaps, snap) }
+	s.ctx, s.nodeRegistered, s.nameUnique, s.emit = ctx, true, true, func(snap source.Snapshot) {
+		snaps = append(snaps, snap)
+	}
 	return s, &snaps
 }
 
@@ -114,9 +116,19 @@ func TestPreviousPodsUntilNodeIsRegistered(t *testing.T) {
 	}
 	has := []runtime.Object{podOf("a", ""), podOf("b", ""), podOf("new", "")}
 	for name, first := range map[string]func(s *Source){
-		"list before the timeout": func(s *Source) { s.synced(has); s.step(); s.waitExpired = true; s.restorePrevious() },
-		"list after the timeout":  func(s *Source) { s.waitExpired = true; s.restorePrevious(); s.step(); s.synced(has) },
-		"repeated list":           func(s *Source) { s.synced(has); s.synced(has); s.waitExpired = true; s.restorePrevious() },
+		"list before the timeout": func(s *Source) {
+			s.synced(has)
+			s.step()
+			s.waitExpired = true
+			s.restorePrevious()
+		},
+		"list after the timeout": func(s *Source) {
+			s.waitExpired = true
+			s.restorePrevious()
+			s.step()
+			s.synced(has)
+		},
+		"repeated list": func(s *Source) { s.synced(has); s.synced(has); s.waitExpired = true; s.restorePrevious() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -195,7 +207,8 @@ func answering(t *testing.T, pods ...*corev1.Pod) *apiclient.Client {
 }
 
 func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
-	of := map[string]runtime.Object{"pods": &corev1.Pod{}, "services": &corev1.Service{}, "runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
+	of := map[string]runtime.Object{"pods": &corev1.Pod{}, "services": &corev1.Service{},
+		"runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
 	if of == nil {
 		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r}, nil
 	}
@@ -340,9 +353,12 @@ func TestServiceEnvironment(t *testing.T) {
 		got = append(got, v.Name+"="+v.Value)
 	}
 	want := []string{
-		"MY_WEB_SERVICE_HOST=10.0.0.5", "MY_WEB_SERVICE_PORT=80", "MY_WEB_SERVICE_PORT_HTTP_ALT=80", "MY_WEB_PORT=tcp://10.0.0.5:80",
-		"MY_WEB_PORT_80_TCP=tcp://10.0.0.5:80", "MY_WEB_PORT_80_TCP_PROTO=tcp", "MY_WEB_PORT_80_TCP_PORT=80", "MY_WEB_PORT_80_TCP_ADDR=10.0.0.5",
-		"MY_WEB_PORT_53_UDP=udp://10.0.0.5:53", "MY_WEB_PORT_53_UDP_PROTO=udp", "MY_WEB_PORT_53_UDP_PORT=53", "MY_WEB_PORT_53_UDP_ADDR=10.0.0.5",
+		"MY_WEB_SERVICE_HOST=10.0.0.5", "MY_WEB_SERVICE_PORT=80", "MY_WEB_SERVICE_PORT_HTTP_ALT=80",
+		"MY_WEB_PORT=tcp://10.0.0.5:80",
+		"MY_WEB_PORT_80_TCP=tcp://10.0.0.5:80", "MY_WEB_PORT_80_TCP_PROTO=tcp", "MY_WEB_PORT_80_TCP_PORT=80",
+		"MY_WEB_PORT_80_TCP_ADDR=10.0.0.5",
+		"MY_WEB_PORT_53_UDP=udp://10.0.0.5:53", "MY_WEB_PORT_53_UDP_PROTO=udp", "MY_WEB_PORT_53_UDP_PORT=53",
+		"MY_WEB_PORT_53_UDP_ADDR=10.0.0.5",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v", got)

@@ -60,12 +60,13 @@ type podStatus struct {
 	synced           bool                             // status has been sent
 	serverStatus     *corev1.PodStatus                // as last reported by the source, nil: never reported
 	serverConditions map[corev1.PodConditionType]bool // this node's conditions that the server may have
-	sentConditions   map[corev1.PodConditionType]bool // conditions ever sent, because a report of the source may be older
-	removed          bool                             // nothing of the pod is left on the node
-	deleteObject     bool                             // after that, the object must be deleted
-	overwritten      bool                             // the server's status differs from what was sent
-	notFound         bool                             // the object does not exist
-	transitional     bool                             // status only says that the pod is starting
+	// conditions ever sent, because a report of the source may be older
+	sentConditions map[corev1.PodConditionType]bool
+	removed        bool // nothing of the pod is left on the node
+	deleteObject   bool // after that, the object must be deleted
+	overwritten    bool // the server's status differs from what was sent
+	notFound       bool // the object does not exist
+	transitional   bool // status only says that the pod is starting
 
 	inFlight  bool
 	retries   int
@@ -154,7 +155,8 @@ func (ps *podStatus) setStatus(st *corev1.PodStatus, transitional bool, now time
 	default:
 		due = now.Add(transitionalDelay)
 	}
-	ps.status, ps.changedAt, ps.transitional, ps.synced, ps.overwritten, ps.retries, ps.notBefore = st, now, transitional,
+	ps.status, ps.changedAt, ps.transitional, ps.synced, ps.overwritten, ps.retries, ps.notBefore = st, now,
+		transitional,
 		false,
 		false, 0, due
 }
@@ -168,7 +170,8 @@ func isStarting(st *corev1.PodStatus) bool {
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
 		for i := range list {
 			w := list[i].State.Waiting
-			if w == nil || w.Message != "" || list[i].RestartCount > 0 || list[i].LastTerminationState.Terminated != nil {
+			if w == nil || w.Message != "" || list[i].RestartCount > 0 ||
+				list[i].LastTerminationState.Terminated != nil {
 				return false
 			}
 			if w.Reason != plan.ReasonCreating && w.Reason != plan.ReasonInitializing {
@@ -366,7 +369,8 @@ func (m *Manager) startRequest(uid types.UID, ps *podStatus, run func(func(conte
 	}
 	run(func(ctx context.Context) func() {
 		if err == nil {
-			err = m.opt.Client.Patch(ctx, apiclient.Pods, namespace, name, types.StrategicMergePatchType, patch, nil, "status")
+			err = m.opt.Client.Patch(ctx, apiclient.Pods, namespace, name, types.StrategicMergePatchType, patch, nil,
+				"status")
 		}
 		return func() {
 			m.finishRequest(uid, ps, "patch pod status", want, err, func() {
@@ -433,7 +437,8 @@ func serverMatches(want, server *corev1.PodStatus) bool {
 			return false
 		}
 		for i := range lists[0] {
-			if a, b := &lists[0][i], &lists[1][i]; a.Name != b.Name || a.Ready != b.Ready || a.RestartCount != b.RestartCount ||
+			if a, b := &lists[0][i], &lists[1][i]; a.Name != b.Name || a.Ready != b.Ready ||
+				a.RestartCount != b.RestartCount ||
 				a.ContainerID != b.ContainerID {
 				return false
 			}

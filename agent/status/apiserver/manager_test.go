@@ -223,12 +223,16 @@ func TestIsStarting(t *testing.T) {
 		{"an init container runs", change(func(st *corev1.PodStatus) {
 			st.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: running}}
 		}), false},
-		{"a container was restarted", change(func(st *corev1.PodStatus) { st.ContainerStatuses[0].RestartCount = 1 }), false},
+		{"a container was restarted", change(func(st *corev1.PodStatus) {
+			st.ContainerStatuses[0].RestartCount = 1
+		}), false},
 		{"a container has terminated before", change(func(st *corev1.PodStatus) {
 			st.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{}
 		}), false},
 		{"an ephemeral container",
-			change(func(st *corev1.PodStatus) { st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "e"}} }), false},
+			change(func(st *corev1.PodStatus) {
+				st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "e"}}
+			}), false},
 	} {
 		if got := isStarting(&c.st); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
@@ -255,7 +259,8 @@ func TestStartingPodStatusDelayed(t *testing.T) {
 	}
 	e.synced = true
 	now = now.Add(transitionalDelay)
-	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))),
+	p.SetPodStatus(snapshot("u", startingStatus(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse,
+		""))),
 		false)
 	if !e.notBefore.Equal(now.Add(transitionalDelay)) {
 		t.Errorf("the next status is sent in %v", e.notBefore.Sub(now))
@@ -322,9 +327,10 @@ func TestEventsDeferredWhileBusy(t *testing.T) {
 // directory, and that an outdated mirror pod does not match.
 func TestMirrorMatches(t *testing.T) {
 	t.Parallel()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{
-		source.AnnotationSource: source.File, source.AnnotationHash: "u", source.AnnotationContent: "c1",
-	}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u",
+		Annotations: map[string]string{
+			source.AnnotationSource: source.File, source.AnnotationHash: "u", source.AnnotationContent: "c1",
+		}}}
 	mirror := newMirror(pod, "node", "owner")
 	if a := mirror.Annotations; a[source.AnnotationHash] != "u" || a[corev1.MirrorPodAnnotationKey] != "u" ||
 		!mirrorMatches(mirror, pod) {

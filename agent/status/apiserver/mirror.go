@@ -156,11 +156,13 @@ func (m *Manager) createMirror(name types.NamespacedName, mp *mirror, ps *podSta
 func newMirror(pod *corev1.Pod, node string, owner types.UID) *corev1.Pod {
 	out := &corev1.Pod{Spec: *pod.Spec.DeepCopy()}
 	out.ObjectMeta = metav1.ObjectMeta{
-		Name: pod.Name, Namespace: pod.Namespace, Labels: maps.Clone(pod.Labels), Annotations: maps.Clone(pod.Annotations),
+		Name: pod.Name, Namespace: pod.Namespace, Labels: maps.Clone(pod.Labels),
+		Annotations: maps.Clone(pod.Annotations),
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: owner,
 			Controller: new(true)}},
 	}
-	out.Annotations[corev1.MirrorPodAnnotationKey] = string(pod.UID) // under this UID clients find the events of the pod
+	// under this UID clients find the events of the pod
+	out.Annotations[corev1.MirrorPodAnnotationKey] = string(pod.UID)
 	return out
 }
 

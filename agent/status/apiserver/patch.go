@@ -50,7 +50,8 @@ func conditionPatches(st *corev1.PodStatus, serverConditions map[corev1.PodCondi
 		}
 		now[c.Type] = true
 		one := map[string]any{
-			"type": c.Type, "status": c.Status, "lastProbeTime": nil, "lastTransitionTime": c.LastTransitionTime, "reason": nil,
+			"type": c.Type, "status": c.Status, "lastProbeTime": nil, "lastTransitionTime": c.LastTransitionTime,
+			"reason":  nil,
 			"message": nil,
 		}
 		if c.Reason != "" {

@@ -56,10 +56,12 @@ func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	var body any = corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
 	if s.code != http.StatusOK {
 		body = metav1.Status{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(s.code),
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+			Code: int32(s.code),
 			Reason: map[int]metav1.StatusReason{
 				http.StatusBadRequest: metav1.StatusReasonBadRequest, http.StatusNotFound: metav1.StatusReasonNotFound,
-				http.StatusConflict: metav1.StatusReasonConflict, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
+				http.StatusConflict:            metav1.StatusReasonConflict,
+				http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
 			}[s.code],
 		}
 	}
@@ -135,7 +137,8 @@ func TestRequestsRetriedWhileSourceReportsObject(t *testing.T) {
 				at := metav1.Now()
 				snap.Pod.DeletionTimestamp = &at
 				p.SetPodStatus(snap, true)
-				if methods := s.advance(time.Minute); len(methods) < 2 || len(methods) > 15 || methods[0] != http.MethodDelete {
+				if methods := s.advance(time.Minute); len(methods) < 2 || len(methods) > 15 ||
+					methods[0] != http.MethodDelete {
 					t.Errorf("requests for the deletion in a minute: %v", methods)
 				}
 				s.respond(accepted)

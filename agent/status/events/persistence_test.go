@@ -98,7 +98,8 @@ func TestRestoreLimitsEvents(t *testing.T) { // R1
 	}
 	list := e.List("u1")
 	if len(list) > DefaultMaxPerPod || list[len(list)-1].Reason != "R999" || len(list[0].Message) > MaxMessageBytes {
-		t.Errorf("%d events, the last is %s, messages of %d bytes", len(list), list[len(list)-1].Reason, len(list[0].Message))
+		t.Errorf("%d events, the last is %s, messages of %d bytes", len(list), list[len(list)-1].Reason,
+			len(list[0].Message))
 	}
 }
 
@@ -129,7 +130,8 @@ func TestTimelineResume(t *testing.T) { // R6
 		}
 		spans, _ := line.Spans()
 		if len(spans) != 4 {
-			t.Fatalf("run %d: %d spans, want the two, one for the restarts, and the observation: %+v", run, len(spans), spans)
+			t.Fatalf("run %d: %d spans, want the two, one for the restarts, and the observation: %+v", run, len(spans),
+				spans)
 		}
 		if s := spans[1]; s.ID != open || s.Err == "" || s.End.Sub(s.Start) != time.Second {
 			t.Errorf("span in progress: %+v", s)

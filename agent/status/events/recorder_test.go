@@ -71,7 +71,8 @@ func TestRecorderCountsRepetitions(t *testing.T) { // R2
 func TestRecorderIgnoresRuntimeIDs(t *testing.T) { // R2
 	fails := func(id int, program string) Event {
 		return Event{Type: corev1.EventTypeWarning, Reason: "Unhealthy", Container: "a",
-			Message: fmt.Sprintf("failed to start exec %q: exec: %q: executable file not found", fmt.Sprintf("%064x", id),
+			Message: fmt.Sprintf("failed to start exec %q: exec: %q: executable file not found",
+				fmt.Sprintf("%064x", id),
 				program)}
 	}
 	e := NewRecorder(RecorderOptions{Now: newClock().Now})

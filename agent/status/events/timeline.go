@@ -241,7 +241,8 @@ func (t *Timeline) Resume(r Restart) {
 	if last > 0 && t.spans[last-1].Name == restartSpan {
 		last--
 		span.Attempt += t.spans[last].Attempt
-		span.Cause = truncate(fmt.Sprintf("%s; restart %d without actions in between", r.Cause, span.Attempt), maxSpanText)
+		span.Cause = truncate(fmt.Sprintf("%s; restart %d without actions in between", r.Cause, span.Attempt),
+			maxSpanText)
 		for _, s := range t.spans[last:] {
 			t.bytes -= s.size()
 		}

@@ -89,7 +89,8 @@ func TestTimelineKeepsStartOfManyContainers(t *testing.T) {
 			t.Errorf("start of container %d: %d of 3 spans", i, kept[id])
 		}
 	}
-	if len(spans) > o.MaxSpans || len(spans)+dropped != 3*containers+2000 || spans[len(spans)-1].Name != "ListContainers" {
+	if len(spans) > o.MaxSpans || len(spans)+dropped != 3*containers+2000 ||
+		spans[len(spans)-1].Name != "ListContainers" {
 		t.Errorf("%d spans, %d dropped, the last is %q", len(spans), dropped, spans[len(spans)-1].Name)
 	}
 }

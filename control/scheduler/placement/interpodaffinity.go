@@ -85,7 +85,8 @@ func (a *attempt) filterInterPodAffinity(node *nodeInfo) *Rejection {
 		return &Rejection{[]string{reasonPodAffinity}, FilterInterPodAffinity, true}
 	}
 	for _, t := range a.terms.antiAffinity {
-		if value, ok := node.Labels[t.topologyKey]; ok && a.affinity.antiAffinity[topologyPair{t.topologyKey, value}] > 0 {
+		if value, ok := node.Labels[t.topologyKey]; ok &&
+			a.affinity.antiAffinity[topologyPair{t.topologyKey, value}] > 0 {
 			return &Rejection{[]string{reasonPodAntiAffinity}, FilterInterPodAffinity, false}
 		}
 	}

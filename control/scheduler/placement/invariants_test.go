@@ -120,7 +120,8 @@ func randomCluster(t *testing.T, r *rand.Rand) *Cluster {
 		}
 		n := nodeOf(t, fmt.Sprintf("n%d", i), text)
 		n.Labels["zone"] = string(rune('a' + r.IntN(3)))
-		n.Status.Allocatable[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(500+r.IntN(3000)), resource.DecimalSI)
+		n.Status.Allocatable[corev1.ResourceCPU] = *resource.NewMilliQuantity(int64(500+r.IntN(3000)),
+			resource.DecimalSI)
 		c.SetNode(n)
 	}
 	return c
@@ -133,11 +134,14 @@ func randomPod(t *testing.T, r *rand.Rand, name string) *corev1.Pod {
 			"", "", "",
 			", affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: " +
 				"kubernetes.io/hostname, labelSelector: {matchLabels: {app: '1'}}}]}}",
-			", affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 3, podAffinityTerm: " +
+			", affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 3, " +
+				"podAffinityTerm: " +
 				"{topologyKey: zone, labelSelector: {matchLabels: {app: '2'}}}}]}}",
-			", topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, whenUnsatisfiable: ScheduleAnyway, labelSelector: " +
+			", topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, whenUnsatisfiable: ScheduleAnyway, " +
+				"labelSelector: " +
 				"{matchLabels: {app: '1'}}}]",
-			", topologySpreadConstraints: [{topologyKey: zone, maxSkew: 2, whenUnsatisfiable: DoNotSchedule, labelSelector: " +
+			", topologySpreadConstraints: [{topologyKey: zone, maxSkew: 2, whenUnsatisfiable: DoNotSchedule, " +
+				"labelSelector: " +
 				"{matchLabels: {app: '0'}}}]",
 		}[r.IntN(7)])
 	return podOf(t, name, text)

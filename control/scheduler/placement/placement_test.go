@@ -93,12 +93,14 @@ func TestSchedule(t *testing.T) {
 	}
 	selfAffinity := func(rest string) string {
 		return "{metadata: {labels: {app: web}}, spec: {affinity: {podAffinity: " +
-			"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, labelSelector: {matchLabels: {app: web}}" +
+			"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, labelSelector: {matchLabels: " +
+			"{app: web}}" +
 			rest + "}]}}}}"
 	}
 	web := "metadata: {labels: {app: web}}"
 	spreadBy := func(rest string) string {
-		return "{metadata: {labels: {app: web, v: '2'}}, spec: {topologySpreadConstraints: [{topologyKey: zone, maxSkew: " +
+		return "{metadata: {labels: {app: web, v: '2'}}, spec: {topologySpreadConstraints: [{topologyKey: " +
+			"zone, maxSkew: " +
 			"1, labelSelector: {matchLabels: {app: web}}, " + rest + "}]}}"
 	}
 	required := "whenUnsatisfiable: DoNotSchedule"
@@ -131,14 +133,17 @@ func TestSchedule(t *testing.T) {
 			want: "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."},
 		{name: "insufficient resources of all kinds", nodes: []string{"status: {allocatable: {pods: '1', cpu: '1', " +
 			"memory: 1Ki}}"}, existing: map[string]string{"a@n1": nodeAny},
-			pod: "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 2, memory: 1Gi, example.com/gpu: 1}, " +
+			pod: "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 2, memory: 1Gi, " +
+				"example.com/gpu: 1}, " +
 				"limits: {example.com/gpu: 1}}}]}",
-			want: "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Insufficient memory, 1 Too " +
+			want: "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Insufficient " +
+				"memory, 1 Too " +
 				"many pods."},
 		{name: "a PreferNoSchedule taint", nodes: []string{"spec: {taints: [{key: k, effect: PreferNoSchedule}]}",
 			nodeAny}, existing: map[string]string{"a@n2": cpu1}, pod: nodeAny, want: "n2"},
 		{name: "a preferred node", nodes: []string{nodeAny, nodeAny, nodeAny}, want: "n3",
-			pod: "spec: {affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, preference: " +
+			pod: "spec: {affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, " +
+				"preference: " +
 				"{matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}}}"},
 		{name: "the node that has the image", nodes: []string{nodeAny,
 			"status: {allocatable: {pods: '9', cpu: '2', memory: 2Gi}, images: [{names: ['big:latest'], sizeBytes: " +
@@ -147,8 +152,9 @@ func TestSchedule(t *testing.T) {
 
 		{name: "anti-affinity by node", nodes: []string{nodeAny, nodeAny}, existing: map[string]string{"a@n1": web},
 			pod: antiAffinity("kubernetes.io/hostname", ""), want: "n2"},
-		{name: "anti-affinity by zone without a free zone", nodes: []string{nodeAny, nodeAny}, existing: map[string]string{
-			"a@n1": web}, pod: antiAffinity("zone", ""),
+		{name: "anti-affinity by zone without a free zone", nodes: []string{nodeAny, nodeAny},
+			existing: map[string]string{
+				"a@n1": web}, pod: antiAffinity("zone", ""),
 			want: "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."},
 		{name: "anti-affinity of an existing pod", nodes: []string{nodeAny}, existing: map[string]string{
 			"a@n1": antiAffinity("zone",
@@ -161,10 +167,13 @@ func TestSchedule(t *testing.T) {
 			", namespaceSelector: {matchLabels: {team: blue}}"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
 		{name: "anti-affinity with a namespace name", nodes: []string{nodeAny}, existing: map[string]string{
-			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: antiAffinity("zone", ", namespaces: [other]"),
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"},
+			pod:  antiAffinity("zone", ", namespaces: [other]"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
-		{name: "an empty namespace selector selects all namespaces", nodes: []string{nodeAny}, existing: map[string]string{
-			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: antiAffinity("zone", ", namespaceSelector: {}"),
+		{name: "an empty namespace selector selects all namespaces", nodes: []string{nodeAny},
+			existing: map[string]string{
+				"a@n1": "metadata: {namespace: other, labels: {app: web}}"},
+			pod:  antiAffinity("zone", ", namespaceSelector: {}"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
 		{name: "anti-affinity with matchLabelKeys", nodes: []string{nodeAny}, existing: map[string]string{
 			"a@n1": "metadata: {labels: {app: web, v: '1'}}"},
@@ -175,18 +184,21 @@ func TestSchedule(t *testing.T) {
 		{name: "self-affinity of the first pod", nodes: []string{nodeAny}, pod: selfAffinity(""), want: "n1"},
 		{name: "affinity without a matching pod", nodes: []string{nodeAny},
 			want: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules.",
-			pod: "spec: {affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, " +
+			pod: "spec: {affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: " +
+				"[{topologyKey: zone, " +
 				"labelSelector: {matchLabels: {app: db}}}]}}}"},
 		{name: "preferred affinity", nodes: []string{nodeAny, nodeAny, nodeAny}, existing: map[string]string{
 			"a@n3": "metadata: {labels: {app: db}}"}, want: "n3",
 			pod: "spec: {affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, " +
 				"podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {app: db}}}}]}}}"},
 
-		{name: "spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, existing: map[string]string{"a@n1": web},
-			pod: spreadBy(required), want: "n3"},
+		{name: "spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny},
+			existing: map[string]string{"a@n1": web},
+			pod:      spreadBy(required), want: "n3"},
 		{name: "spreading with a node without the label", nodes: []string{"metadata: {labels: {zone: a}}"},
-			pod:  strings.Replace(spreadBy(required), "zone", "rack", 1),
-			want: "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label)."},
+			pod: strings.Replace(spreadBy(required), "zone", "rack", 1),
+			want: "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing " +
+				"required label)."},
 		{name: "spreading with a full zone", nodes: []string{nodeAny, nodeAny, "status: {allocatable: {pods: '0'}}"},
 			existing: map[string]string{"a@n1": web}, pod: spreadBy(required),
 			want: "0/3 nodes are available: 1 Too many pods, 2 node(s) didn't match pod topology spread constraints."},
@@ -195,20 +207,25 @@ func TestSchedule(t *testing.T) {
 			want: "0/2 nodes are available: 2 node(s) didn't match pod topology spread constraints."},
 		{name: "spreading counts tainted zones by default", nodes: []string{nodeAny, nodeAny, tainted},
 			existing: map[string]string{"a@n1": web}, pod: spreadBy(required),
-			want: "0/3 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 2 node(s) didn't match pod topology " +
+			want: "0/3 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 2 node(s) didn't match " +
+				"pod topology " +
 				"spread constraints."},
 		{name: "spreading ignores tainted zones with nodeTaintsPolicy Honor", nodes: []string{tinyNode(), nodeAny,
 			tainted}, existing: map[string]string{"a@n1": web},
 			pod: spreadBy(required + ", nodeTaintsPolicy: Honor"), want: "n2"},
-		{name: "spreading with matchLabelKeys", nodes: []string{tinyNode(), nodeAny, tainted}, existing: map[string]string{
-			"a@n1": "metadata: {labels: {app: web, v: '1'}}"}, pod: spreadBy(required + ", matchLabelKeys: [v]"), want: "n2"},
-		{name: "preferred spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, existing: map[string]string{
-			"a@n1": web, "b@n2": web}, pod: spreadBy("whenUnsatisfiable: ScheduleAnyway"), want: "n3"},
+		{name: "spreading with matchLabelKeys", nodes: []string{tinyNode(), nodeAny, tainted},
+			existing: map[string]string{
+				"a@n1": "metadata: {labels: {app: web, v: '1'}}"}, pod: spreadBy(required + ", matchLabelKeys: [v]"),
+			want: "n2"},
+		{name: "preferred spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny},
+			existing: map[string]string{
+				"a@n1": web, "b@n2": web}, pod: spreadBy("whenUnsatisfiable: ScheduleAnyway"), want: "n3"},
 		{name: "default spreading of siblings", nodes: []string{nodeAny, nodeAny}, want: "n2",
 			existing: map[string]string{
 				"a@n1": "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, " +
 					"uid: r, controller: true}]}"},
-			pod: "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: r, controller: true}]}"},
+			pod: "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: r, " +
+				"controller: true}]}"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newTestCluster(t, row.nodes...)
@@ -251,14 +268,19 @@ func TestPreempt(t *testing.T) {
 		{name: "a pod of lower priority is preempted", nodes: []string{nodeAny}, text: cpu2, want: "n1: low",
 			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} }},
 		{name: "a pod of equal priority is not preempted", nodes: []string{nodeAny}, text: cpu2,
-			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")} },
-			want:     "0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+			existing: func(t testing.TB) []*corev1.Pod {
+				return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")}
+			},
+			want: "0/1 nodes are available: 1 No preemption victims found for incoming pod."},
 		{name: "no preemption for a pod that never fits", nodes: []string{nodeAny, tainted}, text: cpu9,
 			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} },
 			want:     "0/2 nodes are available: 2 Preemption is not helpful for scheduling."},
 		{name: "all reasons are counted", nodes: []string{nodeAny, tainted}, text: cpu2,
-			existing: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")} },
-			want: "0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for " +
+			existing: func(t testing.TB) []*corev1.Pod {
+				return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")}
+			},
+			want: "0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not " +
+				"helpful for " +
 				"scheduling."},
 		{name: "preemptionPolicy Never", nodes: []string{nodeAny}, text: cpu2, pod: func(p *corev1.Pod) {
 			p.Spec.PreemptionPolicy = &never
@@ -274,8 +296,10 @@ func TestPreempt(t *testing.T) {
 			existing: func(t testing.TB) []*corev1.Pod {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4, cpu1, "n2")}
 			}},
-		{name: "a disruption budget changes the selection", nodes: []string{nodeAny, nodeAny}, text: cpu2, want: "n1: a",
-			budgets: []DisruptionBudget{{Namespace: "default", Selector: labels.SelectorFromSet(labels.Set{"app": "db"})}},
+		{name: "a disruption budget changes the selection", nodes: []string{nodeAny, nodeAny}, text: cpu2,
+			want: "n1: a",
+			budgets: []DisruptionBudget{{Namespace: "default",
+				Selector: labels.SelectorFromSet(labels.Set{"app": "db"})}},
 			existing: func(t testing.TB) []*corev1.Pod {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4,
 					"{metadata: {labels: {app: db}}, "+cpu1+"}", "n2")}
@@ -341,7 +365,8 @@ func TestNominatedPodReservesResources(t *testing.T) {
 // TestPendingResizeCountsAsUsed: an infeasible resize uses no resources.
 func TestPendingResizeCountsAsUsed(t *testing.T) {
 	sized := func(name, desired, has string, pending string) *corev1.Pod {
-		pod := onNode(podOf(t, name, "spec: {containers: [{name: c, image: x, resources: {requests: {cpu: "+desired+"}}}]}"),
+		pod := onNode(podOf(t, name, "spec: {containers: [{name: c, image: x, resources: {requests: {cpu: "+desired+
+			"}}}]}"),
 			"n1")
 		list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(has)}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: list,

@@ -61,7 +61,8 @@ func newAffinityTerms(pod *corev1.Pod) (out affinityTerms) {
 	}
 	if podAntiAffinity := affinity.PodAntiAffinity; podAntiAffinity != nil {
 		out.antiAffinity = compile(pod, podAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
-		out.preferredAntiAffinity = compileWeighted(pod, podAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		out.preferredAntiAffinity = compileWeighted(pod,
+			podAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	return out
 }

@@ -140,7 +140,8 @@ func splitByBudget(pods []*podInfo, budgets []DisruptionBudget) (violating, nonV
 	for _, p := range pods {
 		violates := false
 		for i, b := range budgets {
-			if b.Namespace != p.pod.Namespace || b.DisruptedPods[p.pod.Name] || !b.Selector.Matches(labels.Set(p.pod.Labels)) {
+			if b.Namespace != p.pod.Namespace || b.DisruptedPods[p.pod.Name] ||
+				!b.Selector.Matches(labels.Set(p.pod.Labels)) {
 				continue
 			}
 			remaining[i]--

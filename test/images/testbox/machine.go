@@ -21,7 +21,8 @@ var allocated [][]byte
 func alloc(a []string) error {
 	debug.SetGCPercent(-1)
 	for range number(arg(a, 0, "1")) {
-		mib, err := syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		mib, err := syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ|syscall.PROT_WRITE,
+			syscall.MAP_ANON|syscall.MAP_PRIVATE)
 		if err != nil {
 			return err
 		}

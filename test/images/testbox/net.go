@@ -97,12 +97,14 @@ func serveTLS(port string, h http.Handler) error {
 		return err
 	}
 	now := time.Now()
-	c := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), DNSNames: []string{"testbox.invalid"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	c := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), DNSNames: []string{"testbox.invalid"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
 		return err
 	}
-	l, err := tls.Listen("tcp", ":"+port, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	l, err := tls.Listen("tcp", ":"+port, &tls.Config{MinVersion: tls.VersionTLS12,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
 	if err != nil {
 		return err
 	}
@@ -136,10 +138,12 @@ func server(a []string) error {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	url := "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) + arg(a, 0, "/version")
+	url := "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) +
+		arg(a, 0, "/version")
 	req, err := http.NewRequest(http.MethodGet, url, http.NoBody)
 	if strings.HasSuffix(url, "reviews") {
-		req, err = http.NewRequest(http.MethodPost, url, strings.NewReader(`{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`))
+		req, err = http.NewRequest(http.MethodPost, url,
+			strings.NewReader(`{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`))
 	}
 	if err != nil {
 		return err
@@ -201,19 +205,20 @@ func tcpWhile(port, file string) error {
 
 // serveGRPC responds to every call of the gRPC health protocol with one message, whose field 1 is the status.
 func serveGRPC(a []string) error {
-	s := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		status := byte(1) // SERVING
-		if file := arg(a, 1, ""); file != "" {
-			if _, err := os.Stat(file); err != nil {
-				status = 2 // NOT_SERVING
+	s := &http.Server{Protocols: new(http.Protocols),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			status := byte(1) // SERVING
+			if file := arg(a, 1, ""); file != "" {
+				if _, err := os.Stat(file); err != nil {
+					status = 2 // NOT_SERVING
+				}
 			}
-		}
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "application/grpc")
-		w.Header().Set("Trailer", "Grpc-Status")
-		_, _ = w.Write([]byte{0, 0, 0, 0, 2, 8, status})
-		w.Header().Set("Grpc-Status", "0")
-	})}
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "application/grpc")
+			w.Header().Set("Trailer", "Grpc-Status")
+			_, _ = w.Write([]byte{0, 0, 0, 0, 2, 8, status})
+			w.Header().Set("Grpc-Status", "0")
+		})}
 	s.Protocols.SetUnencryptedHTTP2(true)
 	l, err := net.Listen("tcp", ":"+arg(a, 0, "8080"))
 	if err != nil {

@@ -52,7 +52,8 @@ func appArmor(t *testing.T) {
 	})
 	t.Logf("%s: %s", reason, message)
 	checkContains(t, "message", message, "apparmor", "berth-vm-late")
-	for name, want := range map[string]string{"c": "berth-vm (enforce)", "standard": "cri-containerd.apparmor.d (enforce)", "free": "unconfined"} {
+	for name, want := range map[string]string{"c": "berth-vm (enforce)",
+		"standard": "cri-containerd.apparmor.d (enforce)", "free": "unconfined"} {
 		if got := output(t, "berth", "exec", "armed", "-c", name, "--", "cat", "/proc/1/attr/current"); got != want {
 			t.Errorf("AppArmor profile of container %s: got %q, want %q", name, got, want)
 		}
@@ -61,7 +62,8 @@ func appArmor(t *testing.T) {
 	if got != "berth-vm (enforce)\ntouch: /data/x: Permission denied" {
 		t.Errorf("write below /data: got %q, want permission denied", got)
 	}
-	if out, err := exec.CommandContext(t.Context(), "berth", "exec", "armed", "-c", "standard", "--", "sh", "-c", "mount -t tmpfs x /tmp").CombinedOutput(); err == nil {
+	if out, err := exec.CommandContext(t.Context(), "berth", "exec", "armed", "-c", "standard", "--", "sh", "-c",
+		"mount -t tmpfs x /tmp").CombinedOutput(); err == nil {
 		t.Errorf("mount succeeds under the default profile of the runtime: %s", out)
 	}
 	loadProfile(t, "berth-vm-late")

@@ -13,7 +13,8 @@ import (
 
 // memoryPod returns the spec of a pod that writes mib MiB to a memory volume and requests request MiB.
 func memoryPod(request, mib int) string {
-	return fmt.Sprintf("  hostNetwork: true\n  volumes: [{name: v, emptyDir: {medium: Memory}}]\n  containers:\n  - name: c\n    image: busybox:1.36\n"+
+	return fmt.Sprintf("  hostNetwork: true\n  volumes: [{name: v, emptyDir: {medium: Memory}}]\n  containers:\n  - "+
+		"name: c\n    image: busybox:1.36\n"+
 		"    command: [sh, -c, 'dd if=/dev/zero of=/v/x bs=1M count=%d 2>/dev/null; sleep 1000000']\n"+
 		"    volumeMounts: [{name: v, mountPath: /v}]\n    resources: {requests: {memory: %dMi}}\n", mib, request)
 }

@@ -14,7 +14,8 @@ import (
 // probedPod is the spec of a pod with probes that ignores SIGTERM.
 const probedPod = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, " +
 	"\"trap '' TERM; while true; do sleep 1; done\"]\n" +
-	"    readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n    livenessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n"
+	"    readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n    livenessProbe: " +
+	"{exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n"
 
 // clockSteps steps the clock forward and back. No pod is restarted or loses its readiness, a
 // terminating pod keeps its grace period, and new pods run.

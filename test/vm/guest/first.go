@@ -27,7 +27,8 @@ var firstPods = map[string]string{
 		"  volumes:\n  - name: huge\n    emptyDir: {medium: HugePages}\n",
 	"poor": "  hostNetwork: true\n  containers:\n  - name: c\n" + sleepContainer,
 	"greedy": "  hostNetwork: true\n  containers:\n" +
-		"  - name: hog\n    image: busybox:1.36\n    command: [sh, -c, 'sleep 2; exec dd if=/dev/zero of=/dev/null bs=96M']\n    resources: {limits: {memory: 32Mi}}\n" +
+		"  - name: hog\n    image: busybox:1.36\n    command: [sh, -c, 'sleep 2; exec dd if=/dev/zero of=/dev/null " +
+		"bs=96M']\n    resources: {limits: {memory: 32Mi}}\n" +
 		"  - name: parent\n    image: busybox:1.36\n" + oomChild,
 	"toobig": "  containers:\n  - name: c\n" + sleepContainer +
 		"    resources: {limits: {cpu: 10m, memory: 16Mi, hugepages-2Mi: 64Mi}}\n",
@@ -55,7 +56,8 @@ func waitActive(t *testing.T) {
 	t.Helper()
 	waitFor(t, "berth.service to be active", func() (bool, string) {
 		p := properties(t, "berth.service", "ActiveState", "SubState", "StatusText")
-		return p["ActiveState"] == "active" && p["SubState"] == "running" && p["StatusText"] != "", p["ActiveState"] + " " + p["StatusText"]
+		return p["ActiveState"] == "active" && p["SubState"] == "running" && p["StatusText"] != "", p["ActiveState"] +
+			" " + p["StatusText"]
 	})
 }
 
@@ -88,10 +90,12 @@ func base(dir string) string { return dir[strings.LastIndex(dir, "/")+1:] }
 func sliceLimits(t *testing.T) {
 	steady, exact, poor := waitRunning(t, "steady"), waitRunning(t, "exact"), waitRunning(t, "poor")
 	checkFiles(t, podSlice(burstable, steady), map[string]string{
-		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "pids.max": "64", "hugetlb.2MB.max": "0", "memory.oom.group": "0",
+		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "pids.max": "64",
+		"hugetlb.2MB.max": "0", "memory.oom.group": "0",
 	})
 	checkFiles(t, podSlice(burstable, steady)+"/cri-containerd-"+containerID(steady)+".scope", map[string]string{
-		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1",
+		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "memory.swap.max": "0",
+		"memory.oom.group": "1",
 	})
 	checkProperties(t, base(podSlice(burstable, steady)), map[string]string{
 		"CPUWeight": "35", "CPUQuotaPerSecUSec": "500ms", "MemoryMax": "67108864", "TasksMax": "64",
@@ -117,7 +121,8 @@ func sliceLimits(t *testing.T) {
 func checkAllPodsCgroup(t *testing.T, dir string) {
 	t.Helper()
 	checkFiles(t, dir, map[string]string{
-		"cpu.weight": "138", "cpu.max": "max 100000", "memory.max": fmt.Sprint(meminfo(t, "MemTotal") - 128<<20), "pids.max": "max", "hugetlb.2MB.max": "33554432",
+		"cpu.weight": "138", "cpu.max": "max 100000", "memory.max": fmt.Sprint(meminfo(t, "MemTotal") - 128<<20),
+		"pids.max": "max", "hugetlb.2MB.max": "33554432",
 	})
 }
 
@@ -129,7 +134,8 @@ func reload(t *testing.T) {
 		all := cgroupLimits(t, steady)
 		maps.Copy(all, cgroupLimits(t, exact))
 		maps.DeleteFunc(all, func(name, value string) bool {
-			return strings.HasSuffix(name, ".scope/memory.oom.group") || value == "10500 100000" || value == "11000 100000"
+			return strings.HasSuffix(name, ".scope/memory.oom.group") || value == "10500 100000" ||
+				value == "11000 100000"
 		})
 		return all
 	}

@@ -168,7 +168,8 @@ func summary(p *corev1.Pod) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s; ", p.Status.Phase, p.Status.Reason, p.Status.Message)
 	for _, c := range p.Status.ContainerStatuses {
-		fmt.Fprintf(&b, "%s: %d restarts, %v, last %v; ", c.Name, c.RestartCount, c.State.String(), c.LastTerminationState.String())
+		fmt.Fprintf(&b, "%s: %d restarts, %v, last %v; ", c.Name, c.RestartCount, c.State.String(),
+			c.LastTerminationState.String())
 	}
 	return b.String()
 }

@@ -14,7 +14,8 @@ import (
 // busyPod is the spec of a pod that uses all CPU of its limit until the file /stop exists. The format
 // verbs are the CPU request, the CPU limit and the memory limit.
 const busyPod = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n" +
-	"    command: [sh, -c, 'dd if=/dev/zero of=/dev/shm/x bs=1M count=20 2>/dev/null; until [ -e /stop ]; do :; done; sleep 1000000']\n" +
+	"    command: [sh, -c, 'dd if=/dev/zero of=/dev/shm/x bs=1M count=20 2>/dev/null; until [ -e /stop ]; do :; " +
+	"done; sleep 1000000']\n" +
 	"    resources: {requests: {cpu: %s, memory: 32Mi}, limits: {cpu: %s, memory: %s}}\n"
 
 // topCommand checks the resource usage and the CPU pressure of a pod in berth top.
@@ -28,7 +29,8 @@ func topCommand(t *testing.T) {
 	}
 	defer c.Close()
 	waitFor(t, "the usage of pod busy", func() (bool, string) {
-		all, err := c.Top(t.Context(), nodeapi.TopRequest{PodsRequest: nodeapi.PodsRequest{Namespace: "default"}, Window: 2 * time.Second})
+		all, err := c.Top(t.Context(), nodeapi.TopRequest{PodsRequest: nodeapi.PodsRequest{Namespace: "default"},
+			Window: 2 * time.Second})
 		for _, p := range all.Pods {
 			if p.Name != "busy" || len(p.Containers) != 1 {
 				continue
@@ -37,7 +39,8 @@ func topCommand(t *testing.T) {
 			if r.PSI == nil {
 				return false, "no PSI data"
 			}
-			return r.CPUNanoCores > 100e6 && r.CPUNanoCores < 300e6 && r.WorkingSetBytes > 20<<20 && r.WorkingSetBytes <= 64<<20 &&
+			return r.CPUNanoCores > 100e6 && r.CPUNanoCores < 300e6 && r.WorkingSetBytes > 20<<20 &&
+				r.WorkingSetBytes <= 64<<20 &&
 				r.Processes == 1 && p.Resources.Processes == 2 && r.PSI.CPU > 10, fmt.Sprintf("%+v %+v", r, *r.PSI)
 		}
 		return false, fmt.Sprint(len(all.Pods), " pods ", err)
@@ -65,7 +68,8 @@ func resize(t *testing.T) {
 		return condition(p,
 			corev1.PodResizePending) != nil
 	})
-	if c := condition(p, corev1.PodResizePending); c.Reason != corev1.PodReasonDeferred || !strings.Contains(c.Message, "cpu") {
+	if c := condition(p, corev1.PodResizePending); c.Reason != corev1.PodReasonDeferred ||
+		!strings.Contains(c.Message, "cpu") {
 		t.Errorf("condition PodResizePending: got %s %s, want Deferred because of cpu", c.Reason, c.Message)
 	}
 	checkFiles(t, dir+"/"+containerID(before), map[string]string{"cpu.max": "20000 100000", "memory.max": "67108864"})

@@ -72,10 +72,12 @@ func cgroupfs(t *testing.T) {
 	dir := "kubepods/burstable/pod" + string(steady.UID)
 	checkSubtreeControl(t, ".", "kubepods", "kubepods/burstable", dir)
 	checkFiles(t, dir, map[string]string{
-		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "pids.max": "64", "hugetlb.2MB.max": "0", "memory.oom.group": "0",
+		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "pids.max": "64",
+		"hugetlb.2MB.max": "0", "memory.oom.group": "0",
 	})
 	checkFiles(t, dir+"/"+containerID(steady), map[string]string{
-		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "0",
+		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "memory.swap.max": "0",
+		"memory.oom.group": "0",
 	})
 	if readCgroup(dir+"/"+containerID(steady), "cgroup.procs") == "" {
 		t.Error("no process in the container's cgroup")
@@ -105,7 +107,8 @@ func oomSingle(t *testing.T) {
 // removalCgroupfs checks that no cgroup of a deleted pod is left.
 func removalCgroupfs(t *testing.T) {
 	removePods(t, "exact2", "greedy2", "mapped", "rooted", "armed", "busy")
-	for _, pattern := range []string{"kubepods/pod*", "kubepods/*/pod*", "kubepods.slice/*pod*-pod*", "kubepods.slice/*/*-pod*"} {
+	for _, pattern := range []string{"kubepods/pod*", "kubepods/*/pod*", "kubepods.slice/*pod*-pod*",
+		"kubepods.slice/*/*-pod*"} {
 		found, err := filepath.Glob(filepath.Join(cgroupRoot, pattern))
 		if err != nil || len(found) > 0 {
 			t.Errorf("cgroups left: %v, %v", found, err)

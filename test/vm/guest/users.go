@@ -16,15 +16,19 @@ var laterPods = map[string]string{
 	"mapped": "  hostUsers: false\n  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 2000}\n  " +
 		"containers:\n  - name: c\n" + sleepContainer +
 		"    volumeMounts:\n    - {name: data, mountPath: /data}\n    - {name: memory, mountPath: /memory}\n" +
-		"    - {name: words, mountPath: /words}\n    - {name: secrets, mountPath: /secrets}\n    - {name: host, mountPath: /host}\n    - {name: made, mountPath: /made}\n" +
+		"    - {name: words, mountPath: /words}\n    - {name: secrets, mountPath: /secrets}\n    - {name: host, " +
+		"mountPath: /host}\n    - {name: made, mountPath: /made}\n" +
 		"  volumes:\n  - {name: data, emptyDir: {}}\n  - {name: memory, emptyDir: {medium: Memory}}\n" +
-		"  - {name: words, configMap: {name: words}}\n  - {name: secrets, secret: {secretName: secrets, defaultMode: 0440}}\n" +
-		"  - {name: host, hostPath: {path: /etc/berth}}\n  - {name: made, hostPath: {path: /srv/made, type: DirectoryOrCreate}}\n" +
+		"  - {name: words, configMap: {name: words}}\n  - {name: secrets, secret: {secretName: secrets, " +
+		"defaultMode: 0440}}\n" +
+		"  - {name: host, hostPath: {path: /etc/berth}}\n  - {name: made, hostPath: {path: /srv/made, type: " +
+		"DirectoryOrCreate}}\n" +
 		"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: words}\ndata: {word: good}\n" +
 		"---\napiVersion: v1\nkind: Secret\nmetadata: {name: secrets}\nstringData: {word: better}\n",
-	"rooted": "  hostUsers: false\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, 'until [ -e /end ]; do sleep 0.2; done; exit 3']\n",
-	"armed":  apparmorPod,
-	"busy":   fmt.Sprintf(busyPod, "200m", "200m", "64Mi"),
+	"rooted": "  hostUsers: false\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, 'until " +
+		"[ -e /end ]; do sleep 0.2; done; exit 3']\n",
+	"armed": apparmorPod,
+	"busy":  fmt.Sprintf(busyPod, "200m", "200m", "64Mi"),
 }
 
 // execInPod runs a shell command in the container c of a pod.
@@ -96,8 +100,9 @@ func processStatus(t *testing.T, p *corev1.Pod, name string) string {
 // checkIDMappedVolumes checks that files of volumes have the same owners in the pod and on the host.
 func checkIDMappedVolumes(t *testing.T, p *corev1.Pod) {
 	for path, want := range map[string]string{
-		"/data": "0:2000 2777", "/memory": "0:2000 2777", "/words/..data/word": "0:2000 644", "/secrets/..data/word": "0:2000 440",
-		"/host/config.yaml": "0:0 644", "/etc/hosts": "0:0 644", "/made": "0:0 755",
+		"/data": "0:2000 2777", "/memory": "0:2000 2777", "/words/..data/word": "0:2000 644",
+		"/secrets/..data/word": "0:2000 440",
+		"/host/config.yaml":    "0:0 644", "/etc/hosts": "0:0 644", "/made": "0:0 755",
 	} {
 		if got := execInPod(t, "mapped", "stat -c '%u:%g %a' "+path); got != want {
 			t.Errorf("owner and mode of %s: got %s, want %s", path, got, want)
@@ -115,7 +120,8 @@ func checkIDMappedVolumes(t *testing.T, p *corev1.Pod) {
 		t.Errorf("write to a hostPath volume as user 1000: got %q, want permission denied", got)
 	}
 	kinds := filepath.Join("/var/lib/kubelet/pods", string(p.UID), "volumes")
-	if got := output(t, "stat", "-c", "%u:%g", filepath.Join(kinds, "kubernetes.io~empty-dir/data/x")); got != "1000:2000" {
+	if got := output(t, "stat", "-c", "%u:%g",
+		filepath.Join(kinds, "kubernetes.io~empty-dir/data/x")); got != "1000:2000" {
 		t.Errorf("owner of the file on the host: got %s, want 1000:2000", got)
 	}
 	if _, err := os.Stat(filepath.Join("/var/lib/kubelet/pods", string(p.UID), "userns")); err != nil {
