@@ -108,7 +108,7 @@ func containerFromStatus(ctx context.Context, s *runtimeapi.ContainerStatus, san
 
 // startInterrupted reports whether a container exited because the call that started it was
 // interrupted, by cancellation or at its deadline. containerd reports that as exit code 128, the
-// same code as for an image that lacks the command. The message tells the two apart, unless the
+// same code as for an image that lacks the command. The message differs, unless the
 // call was interrupted while the shim was starting: in that case the shim was killed.
 func startInterrupted(s *runtimeapi.ContainerStatus) bool {
 	if s.Reason != "StartError" || s.StartedAt > 0 {

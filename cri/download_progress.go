@@ -10,7 +10,7 @@ import (
 )
 
 // DownloadProgress is the progress of the blobs that the runtime is downloading, of all pulls
-// together. The runtime does not tell the pulls apart.
+// together. The runtime does not distinguish pulls.
 type DownloadProgress struct {
 	Blobs           int
 	Received, Total int64 // bytes, as Total

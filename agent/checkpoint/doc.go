@@ -23,7 +23,7 @@
 //	                  write deletes it
 //	pods/<uid>/       one nested bucket per pod, one key per part:
 //	                  pod, verdict, memory, objects, boot
-//	                  timeline, events, told: the pod's history
+//	                  timeline, events, and the key of partReported: the pod's history
 //	node/             values of the node itself, one key each: devices,
 //	                  shim-sockets. Created with the first value
 //

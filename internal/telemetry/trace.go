@@ -31,7 +31,7 @@ type TraceOptions struct {
 // OTEL_EXPORTER_OTLP_TRACES_ENDPOINT enable it, OTEL_SDK_DISABLED=true and
 // OTEL_TRACES_EXPORTER=none disable it. The exporter and the sampler read their own variables. Only
 // OTLP over gRPC is built in. The collector need not be reachable. The result is never nil. An
-// error tells why tracing is disabled although it was requested.
+// error is the reason why tracing is disabled although it was requested.
 func NewTraces(ctx context.Context, o TraceOptions) (*Traces, error) {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv

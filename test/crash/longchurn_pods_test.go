@@ -172,7 +172,7 @@ func (h *longChurn) edit(w *desiredPod, what string) {
 	h.put(w.name, h.objects(w)...)
 }
 
-// allowRestart tells the statusWatch that the incarnation may become not Ready or restart.
+// allowRestart makes the statusWatch accept that the incarnation becomes not Ready or restarts.
 func (h *longChurn) allowRestart(w *desiredPod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
