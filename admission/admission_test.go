@@ -242,7 +242,11 @@ nodeName: other
 nodeSelector: {zone: b}
 os: {name: windows}
 securityContext: {sysctls: [{name: vm.swappiness, value: "1"}]}
-containers: [{name: a, image: x, ports: [{containerPort: 1, hostPort: 80}], resources: {requests: {memory: 2Gi, cpu: 3, example.com/gpu: 3, ephemeral-storage: 11Gi, hugepages-2Mi: 6Mi}}}]
+containers:
+- name: a
+  image: x
+  ports: [{containerPort: 1, hostPort: 80}]
+  resources: {requests: {memory: 2Gi, cpu: 3, example.com/gpu: 3, ephemeral-storage: 11Gi, hugepages-2Mi: 6Mi}}
 `)
 	var used Used
 	for range 3 {

@@ -115,7 +115,8 @@ func FuzzCheck(f *testing.F) {
 	f.Add([]byte(`{}`), []byte(`{}`))
 	f.Add(
 		[]byte(
-			`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e18","memory":"1n"}},"ports":[{"hostPort":1,"hostIP":"x"}]}]}}`,
+			`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e18","memory":"1n"}},`+
+				`"ports":[{"hostPort":1,"hostIP":"x"}]}]}}`,
 		),
 		[]byte(
 			`{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]},"status":{"allocatable":{"pods":"1","cpu":"1"}}}`,
@@ -123,13 +124,16 @@ func FuzzCheck(f *testing.F) {
 	)
 	f.Add(
 		[]byte(
-			`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Gt","values":["1"]}],"matchFields":[{"key":"metadata.name"}]}]}}}}}`,
+			`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{`+
+				`"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Gt","values":["1"]}],`+
+				`"matchFields":[{"key":"metadata.name"}]}]}}}}}`,
 		),
 		[]byte(`{"metadata":{"name":"n","labels":{"a":"2"}}}`),
 	)
 	f.Add(
 		[]byte(
-			`{"spec":{"securityContext":{"sysctls":[{"name":"net/a"}]},"tolerations":[{"operator":"Lt","value":"1"}],"overhead":{"cpu":"-1"}}}`,
+			`{"spec":{"securityContext":{"sysctls":[{"name":"net/a"}]},`+
+				`"tolerations":[{"operator":"Lt","value":"1"}],"overhead":{"cpu":"-1"}}}`,
 		),
 		[]byte(`{"spec":{"taints":[{"key":"a","value":"0","effect":"NoExecute"}]}}`),
 	)

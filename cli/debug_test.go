@@ -9,11 +9,12 @@ import (
 func TestDebugProfiles(t *testing.T) {
 	t.Parallel()
 	for profile, want := range map[string]string{
-		"general":    `{"capabilities":{"add":["SYS_PTRACE"]}}`,
-		"baseline":   `null`,
-		"restricted": `{"capabilities":{"drop":["ALL"]},"runAsNonRoot":true,"allowPrivilegeEscalation":false,"seccompProfile":{"type":"RuntimeDefault"}}`,
-		"netadmin":   `{"capabilities":{"add":["NET_ADMIN","NET_RAW"]}}`,
-		"sysadmin":   `{"privileged":true}`,
+		"general":  `{"capabilities":{"add":["SYS_PTRACE"]}}`,
+		"baseline": `null`,
+		"restricted": `{"capabilities":{"drop":["ALL"]},"runAsNonRoot":true,` +
+			`"allowPrivilegeEscalation":false,"seccompProfile":{"type":"RuntimeDefault"}}`,
+		"netadmin": `{"capabilities":{"add":["NET_ADMIN","NET_RAW"]}}`,
+		"sysadmin": `{"privileged":true}`,
 	} {
 		c, err := debugOptions{image: "i", profile: profile}.ephemeral(nil)
 		if err != nil {

@@ -26,8 +26,8 @@ func (c *factory) top() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [POD]",
 		Short: "Show the resource usage of pods and containers",
-		Long: `Show the resource usage of pods, measured over a short window: CPU, memory working set, disk I/O, processes,
-and pressure stall information (PSI): the share of the last ten seconds in which tasks waited for CPU,
+		Long: `Show the resource usage of pods, measured over a short window: CPU, memory working set, disk I/O,
+processes, and pressure stall information (PSI): the share of the last ten seconds in which tasks waited for CPU,
 memory or I/O. "-" means that the kernel does not provide the value: with cgroup v1, newer kernels count I/O
 only for devices with a limit, and writes through the page cache are never counted. The values are read
 from cgroup files. The runtime is not queried.`,

@@ -202,7 +202,9 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("no network configuration in " + conf)
-	if err := writeNetwork(conf, defaultNetwork{name: "n", bridge: "b", cidrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}}); err != nil {
+	if err := writeNetwork(conf,
+		defaultNetwork{name: "n", bridge: "b",
+			cidrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}}); err != nil {
 		t.Fatal(err)
 	}
 	expect("")

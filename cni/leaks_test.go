@@ -27,7 +27,8 @@ func newLeakHost(t *testing.T) *leakHost {
 	h.file(
 		"net.d/10-x.conflist",
 		fmt.Sprintf(
-			`{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"nothing","ipam":{"type":"host-local","dataDir":%q}}]}`,
+			`{"cniVersion":"1.0.0","name":"x","plugins":[`+
+				`{"type":"nothing","ipam":{"type":"host-local","dataDir":%q}}]}`,
 			h.path("addresses"),
 		),
 	)

@@ -8,9 +8,13 @@ func TestConfiguredDriver(t *testing.T) {
 		{"the default runtime's option",
 			`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":true}}}}}`,
 			"systemd"},
-		{"disabled", `{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":false}}}}}`, "cgroupfs"},
+		{"disabled",
+			`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":false}}}}}`,
+			"cgroupfs"},
 		{"option of another runtime",
-			`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{},"kata":{"options":{"SystemdCgroup":true}}}}}`, ""},
+			`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{},` +
+				`"kata":{"options":{"SystemdCgroup":true}}}}}`,
+			""},
 		{"unknown structure", `{"containerd":[]}`, ""},
 		{"nothing", ``, ""},
 	} {

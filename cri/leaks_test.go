@@ -19,8 +19,10 @@ var (
 
 func TestParseLayout(t *testing.T) {
 	t.Parallel()
-	const config = `{"containerdEndpoint":"unix:///run/x/c.sock","rootDir":"/r/io.containerd.grpc.v1.cri","stateDir":"/s/io.containerd.grpc.v1.cri",
-		"netnsMountsUnderStateDir":true,"containerd":{"runtimes":{"runc":{"options":{"Root":"/run/x/runc","SystemdCgroup":false}},"other":{}}}}`
+	const config = `{"containerdEndpoint":"unix:///run/x/c.sock","rootDir":"/r/io.containerd.grpc.v1.cri",
+		"stateDir":"/s/io.containerd.grpc.v1.cri",
+		"netnsMountsUnderStateDir":true,
+		"containerd":{"runtimes":{"runc":{"options":{"Root":"/run/x/runc","SystemdCgroup":false}},"other":{}}}}`
 	f := parseLayout(json.RawMessage(config))
 	if f.Address != "/run/x/c.sock" || f.TaskDir != "/s/io.containerd.runtime.v2.task/k8s.io" ||
 		f.StateDir != "/s/io.containerd.grpc.v1.cri/sandboxes" ||

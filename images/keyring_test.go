@@ -150,7 +150,8 @@ func TestKeyringSecretFormats(t *testing.T) {
 	t.Parallel()
 	old := plan.Object{Secret: &corev1.Secret{Type: corev1.SecretTypeDockercfg,
 		Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"reg.io":{"auth":"dTpw"}}`)}}}
-	text := plan.Object{Secret: &corev1.Secret{StringData: map[string]string{corev1.DockerConfigJsonKey: `{"auths":{"reg.io":{"auth":"dTpw"}}}`}}}
+	text := plan.Object{Secret: &corev1.Secret{
+		StringData: map[string]string{corev1.DockerConfigJsonKey: `{"auths":{"reg.io":{"auth":"dTpw"}}}`}}}
 	for form, o := range map[string]plan.Object{"dockercfg": old, "stringData": text} {
 		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): o})
 		if len(ring) != 1 || len(warnings) != 0 {

@@ -258,8 +258,11 @@ func TestRecordsAreCompatibleWithKubelet(t *testing.T) {
 	t.Parallel()
 	n := newTestNode(t)
 	owner, stranger, secrets := tenants()
-	const written = `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"2026-01-02T03:04:05Z",` +
-		`"imageRef":"id-of-reg.io/team/app:1","credentialMapping":{"reg.io/team/app":{"kubernetesSecrets":[{"uid":"uid-1","namespace":"ns","name":"key","credentialHash":"x"}]}}}`
+	const written = `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1",` +
+		`"lastUpdatedTime":"2026-01-02T03:04:05Z",` +
+		`"imageRef":"id-of-reg.io/team/app:1",` +
+		`"credentialMapping":{"reg.io/team/app":{"kubernetesSecrets":[` +
+		`{"uid":"uid-1","namespace":"ns","name":"key","credentialHash":"x"}]}}}`
 	if err := os.MkdirAll(filepath.Join(n.dir, "pulled"), 0o700); err != nil {
 		t.Fatal(err)
 	}

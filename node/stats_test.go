@@ -35,8 +35,10 @@ func TestParseMemory(t *testing.T) {
 func TestParseInterfaces(t *testing.T) {
 	t.Parallel()
 	got := parseInterfaces([]byte(`Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
-    lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0
+ face |bytes    packets errs drop fifo frame compressed multicast|` +
+		`bytes    packets errs drop fifo colls carrier compressed
+    lo:     100       1    0    0    0     0          0         0  ` +
+		`    100       1    0    0    0     0       0          0
   eth0:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
 veth12ab: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
 `))

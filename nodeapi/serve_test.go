@@ -156,18 +156,24 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
 		{"drain", func() (any, error) { return c.Drain(ctx) }, `{"pods":2,"late":["a/b"],"took":0}`},
 		{"images", func() (any, error) { return c.Images(ctx) },
-			`{"images":[{"id":"sha256:1","names":["a:1"],"size":1,"pinned":"why","inUse":false}],"archives":[{"path":"/a.tar","state":"imported"}]}`},
+			`{"images":[{"id":"sha256:1","names":["a:1"],"size":1,"pinned":"why","inUse":false}],` +
+				`"archives":[{"path":"/a.tar","state":"imported"}]}`},
 		{"eviction", func() (any, error) { return c.Eviction(ctx, "a&b=c") },
-			`{"signals":[{"signal":"a\u0026b=c","state":"","short":false,"resource":"","requestsCount":false,"order":[{"namespace":"","name":"p","uid":"","known":false,` +
+			`{"signals":[{"signal":"a\u0026b=c","state":"","short":false,"resource":"","requestsCount":false,` +
+				`"order":[{"namespace":"","name":"p","uid":"","known":false,` +
 				`"used":1,"requested":0,"usedText":"1","requestedText":"","exceedsRequest":false,"priority":0}]}]}`},
 		{"why", func() (any, error) { return c.Why(ctx, "default", "web") },
-			`{"namespace":"default","name":"web","uid":"","phase":"","summary":"","waiting":[{"for":"BackOff","message":"","until":"2026-05-04T03:02:01Z"}],"passes":0}`},
+			`{"namespace":"default","name":"web","uid":"","phase":"","summary":"",` +
+				`"waiting":[{"for":"BackOff","message":"","until":"2026-05-04T03:02:01Z"}],"passes":0}`},
 		{"probes", func() (any, error) { return c.Probes(ctx, "a/b", "%2f?") },
-			`{"namespace":"a/b","name":"%2f?","uid":"","now":"2026-05-04T03:02:01Z","probes":[{"container":"","kind":"liveness","action":"","initialDelaySeconds":0,` +
-				`"timeoutSeconds":0,"periodSeconds":0,"successThreshold":0,"failureThreshold":0,"state":"","due":"2026-05-04T03:02:01Z",` +
+			`{"namespace":"a/b","name":"%2f?","uid":"","now":"2026-05-04T03:02:01Z",` +
+				`"probes":[{"container":"","kind":"liveness","action":"","initialDelaySeconds":0,` +
+				`"timeoutSeconds":0,"periodSeconds":0,"successThreshold":0,"failureThreshold":0,` +
+				`"state":"","due":"2026-05-04T03:02:01Z",` +
 				`"last":[{"at":"2026-05-04T03:02:01Z","seconds":0.25,"result":"","counted":false}]}]}`},
 		{"timeline", func() (any, error) { return c.Timeline(ctx, "a/b", "%2f?") },
-			`{"namespace":"a/b","name":"%2f?","uid":"","now":"0001-01-01T00:00:00Z","spans":[{"id":1,"kind":"","name":"","start":"2026-05-04T03:02:01Z"}]}`},
+			`{"namespace":"a/b","name":"%2f?","uid":"","now":"0001-01-01T00:00:00Z",` +
+				`"spans":[{"id":1,"kind":"","name":"","start":"2026-05-04T03:02:01Z"}]}`},
 		{"describe", func() (any, error) {
 			d, err := c.Describe(ctx, "ns", "web")
 			return d.Pod.Namespace + d.Pod.Name + d.Source, err
@@ -468,8 +474,8 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 			metav1.StatusReasonBadRequest, "command: required",
 		},
 		{"a body must be JSON", func() error {
-			// there is none
-			_, err := c.do(ctx, request{method: "POST", path: podPath("a", "b", "/exec"), body: []byte("{")}) //nolint:bodyclose
+			//nolint:bodyclose // there is none
+			_, err := c.do(ctx, request{method: "POST", path: podPath("a", "b", "/exec"), body: []byte("{")})
 			return err
 		}, 400, metav1.StatusReasonBadRequest, "decode request: unexpected EOF"},
 		{"a log that cannot start returns a reason", func() error {

@@ -66,7 +66,12 @@ containers:
   terminationMessagePolicy: FallbackToLogsOnError
   ports: [{containerPort: 1, protocol: SCTP}]
   resources: {limits: {cpu: "2"}, requests: {cpu: "1"}}
-  livenessProbe: {httpGet: {port: 1, path: /x, scheme: HTTPS}, timeoutSeconds: 2, periodSeconds: 2, successThreshold: 2, failureThreshold: 2}
+  livenessProbe:
+    httpGet: {port: 1, path: /x, scheme: HTTPS}
+    timeoutSeconds: 2
+    periodSeconds: 2
+    successThreshold: 2
+    failureThreshold: 2
 `
 	var before corev1.PodSpec
 	if err := yaml.UnmarshalStrict([]byte(spec), &before); err != nil {

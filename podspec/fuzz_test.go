@@ -49,7 +49,8 @@ func FuzzValidate(f *testing.F) {
 func FuzzObjects(f *testing.F) {
 	f.Add(
 		[]byte(
-			`{"metadata":{"name":"a","namespace":"b"},"data":{"k":"dg=="},"stringData":{"s":"t"},"type":"kubernetes.io/tls"}`,
+			`{"metadata":{"name":"a","namespace":"b"},"data":{"k":"dg=="},` +
+				`"stringData":{"s":"t"},"type":"kubernetes.io/tls"}`,
 		),
 	)
 	f.Add([]byte(`{"binaryData":{"..":"dg=="},"type":"kubernetes.io/dockercfg","data":{".dockercfg":"e30="}}`))
@@ -123,22 +124,30 @@ func seeds(f *testing.F) [][]byte {
 	out := [][]byte{
 		[]byte(`{}`),
 		[]byte(
-			`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e999","hugepages-":"1","a/b":"1.5"},"limits":{"hugepages-2Mi":"-1n"}}}]}}`,
+			`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e999","hugepages-":"1","a/b":"1.5"},` +
+				`"limits":{"hugepages-2Mi":"-1n"}}}]}}`,
 		),
 		[]byte(
 			`{"spec":{"volumes":[{"projected":{"sources":[{},{"secret":{}}]}},{"emptyDir":{"medium":"HugePages-"}}]}}`,
 		),
 		[]byte(
-			`{"spec":{"resources":{"requests":{"cpu":"1"}},"containers":[{"resources":{"limits":{"memory":"1","cpu":"1"}}}]}}`,
+			`{"spec":{"resources":{"requests":{"cpu":"1"}},` +
+				`"containers":[{"resources":{"limits":{"memory":"1","cpu":"1"}}}]}}`,
 		),
 		[]byte(
-			`{"metadata":{"annotations":{"container.apparmor.security.beta.kubernetes.io/":"localhost/"}},"spec":{"containers":[{"lifecycle":{"preStop":{"sleep":{}}},"livenessProbe":{"httpGet":{"port":"x"}}}]}}`,
+			`{"metadata":{"annotations":{"container.apparmor.security.beta.kubernetes.io/":"localhost/"}},` +
+				`"spec":{"containers":[{"lifecycle":{"preStop":{"sleep":{}}},` +
+				`"livenessProbe":{"httpGet":{"port":"x"}}}]}}`,
 		),
 		[]byte(
-			`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"operator":"Gt"}]}]}}},"securityContext":{"sysctls":[{"name":"a/b.c"}]}}}`,
+			`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{` +
+				`"nodeSelectorTerms":[{"matchExpressions":[{"operator":"Gt"}]}]}}},` +
+				`"securityContext":{"sysctls":[{"name":"a/b.c"}]}}}`,
 		),
 		[]byte(
-			`{"spec":{"containers":[{"env":[{"name":"a","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1e-9"}}}],"ports":[{"hostPort":1,"hostIP":"fe80::1%a"}]}]}}`,
+			`{"spec":{"containers":[{"env":[{"name":"a","valueFrom":` +
+				`{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1e-9"}}}],` +
+				`"ports":[{"hostPort":1,"hostIP":"fe80::1%a"}]}]}}`,
 		),
 	}
 	golden := goldenFiles(f)

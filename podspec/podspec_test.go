@@ -83,7 +83,9 @@ imagePullSecrets: [{name: pull}, {name: vol-secret}, {}]
 volumes:
 - {name: a, configMap: {name: vol-map, optional: true}}
 - {name: b, secret: {secretName: vol-secret}}
-- {name: c, projected: {sources: [{configMap: {name: proj-map}}, {secret: {name: proj-secret, optional: true}}, {downwardAPI: {}}]}}
+- name: c
+  projected:
+    sources: [{configMap: {name: proj-map}}, {secret: {name: proj-secret, optional: true}}, {downwardAPI: {}}]
 - {name: d}
 initContainers:
 - {name: i, image: x, envFrom: [{configMapRef: {name: from-map, optional: true}}, {secretRef: {name: from-secret}}]}
@@ -119,7 +121,12 @@ initContainers:
 - {name: i, image: x, ports: [{containerPort: 1, hostPort: 1}]}
 - {name: s, image: x, restartPolicy: Always, ports: [{containerPort: 2, hostPort: 2, hostIP: "0:0::1", protocol: UDP}]}
 containers:
-- {name: m, image: x, ports: [{containerPort: 3}, {containerPort: 4, hostPort: 4, hostIP: 0.0.0.0}, {containerPort: 5, hostPort: 5, hostIP: "::ffff:10.0.0.1"}]}
+- name: m
+  image: x
+  ports:
+  - {containerPort: 3}
+  - {containerPort: 4, hostPort: 4, hostIP: 0.0.0.0}
+  - {containerPort: 5, hostPort: 5, hostIP: "::ffff:10.0.0.1"}
 `)
 	want := []HostPort{{"::1", "UDP", 2}, {"", "TCP", 4}, {"10.0.0.1", "TCP", 5}}
 	if diff := cmp.Diff(want, HostPorts(pod)); diff != "" {

@@ -683,7 +683,8 @@ func TestValidateScheduling(t *testing.T) {
 			[]string{
 				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: can " +
 					"not be empty",
-				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespaces[0]: RFC 1123",
+				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespaces[0]: " +
+					"RFC 1123",
 				"spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].matchLabelKeys: " +
 					"labelSelector",
 			},

@@ -285,7 +285,8 @@ func TestTCP(t *testing.T) {
 	}
 	defer l.Close()
 	port := func(n int32) corev1.Probe {
-		return corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(n)}}}
+		return corev1.Probe{ProbeHandler: corev1.ProbeHandler{
+			TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(n)}}}
 	}
 	if got := runOnce(t, port(portIn(t, l.Addr().String()))); got.result != Success {
 		t.Errorf("%+v", got)

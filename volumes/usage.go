@@ -225,8 +225,9 @@ func (u *usage) open(rel string) (fd int, err error) {
 			part = rel[:strings.LastIndexByte(rel[:maxPath], '/')]
 		}
 		fd, err = unix.Openat2(at, part, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+			Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS |
+				unix.RESOLVE_NO_XDEV,
 		})
 		if at != u.root {
 			_ = unix.Close(at)

@@ -287,7 +287,8 @@ func TestResizePage(t *testing.T) {
 		t.Errorf("removal that was not granted: allocated %s, actual %s", a, r)
 	}
 	st = wants(128).decide().Status.ContainerStatuses[0]
-	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "64Mi" || r.String() != "64Mi" {
+	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "64Mi" ||
+		r.String() != "64Mi" {
 		t.Errorf("before it is granted: allocated %s, actual %s", a, r)
 	}
 	st = wants(128).grantResize().decide().Status.ContainerStatuses[0]

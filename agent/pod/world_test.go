@@ -102,7 +102,9 @@ func (w *world) randomPod() *corev1.Pod {
 		var own []corev1.Volume
 		if w.oneIn(2) { // it waits forever without delaying the pod
 			own = []corev1.Volume{{Name: "own", VolumeSource: corev1.VolumeSource{
-				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}},
+				ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "missing"},
+				},
 			}}}
 			s.Volumes = append(s.Volumes, own...)
 		}

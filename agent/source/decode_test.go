@@ -41,7 +41,8 @@ func mustValidate(t *testing.T, in string, before *DesiredState) *DesiredState {
 }
 
 func TestDecodeFormats(t *testing.T) {
-	const jsonPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"%s"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}`
+	const jsonPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"%s"},` +
+		`"spec":{"containers":[{"name":"c","image":"i:1"}]}}`
 	tests := []struct{ name, in, want string }{
 		{"one pod", pod("a", "i:1"), "a"},
 		{"several documents", pod("a", "i:1") + "---\n" + pod("b", "i:1") + "---\n---\n# nothing\n", "a b"},
@@ -54,7 +55,8 @@ func TestDecodeFormats(t *testing.T) {
 		},
 		{
 			"a PodList with items without a kind",
-			`{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}]}`,
+			`{"apiVersion":"v1","kind":"PodList","items":[` +
+				`{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}]}`,
 			"a",
 		},
 		{"an empty List", "apiVersion: v1\nkind: List\nitems: []\n", ""},
@@ -205,7 +207,8 @@ func TestUIDDependsOnContent(t *testing.T) { // S3
 		{"the same again", pod("web", "i:1"), true, true},
 		{
 			"another order and form",
-			`{"kind":"Pod","apiVersion":"v1","spec":{"containers":[{"image":"i:1","name":"main"}]},"metadata":{"name":"web"}}`,
+			`{"kind":"Pod","apiVersion":"v1","spec":{"containers":[{"image":"i:1","name":"main"}]},` +
+				`"metadata":{"name":"web"}}`,
 			true,
 			true,
 		},

@@ -50,9 +50,9 @@ func backupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Back up the store, keys and configuration of the server to one file",
-		Long: `Write a consistent snapshot of the store, the certificate authority and all keys (pki/), and the configuration
-file to one archive on the server's host. The server may be running or stopped. FILE appears only when it is
-complete, and replaces an existing file of that name.
+		Long: `Write a consistent snapshot of the store, the certificate authority and all keys (pki/), and the
+configuration file to one archive on the server's host. The server may be running or stopped. FILE appears only when
+it is complete, and replaces an existing file of that name.
 
 The archive contains the keys of the cluster and every Secret. Its mode is 0600. Protect it like the host.
 
@@ -93,9 +93,9 @@ func restoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Create a server's data directory from a backup",
-		Long: `Create the data directory from a backup, on this host or another. The server must not be running on it, and it
-must contain no store and no keys: move an existing one away first. Then start the server. It continues with the
-state of the backup.
+		Long: `Create the data directory from a backup, on this host or another. The server must not be running on it,
+and it must contain no store and no keys: move an existing one away first. Then start the server. It continues with
+the state of the backup.
 
 Nodes that had joined reconnect if they reach the server under the same name or address. Pods that are in the
 backup are not restarted. Objects created after the backup are lost: such pods are stopped, and such nodes

@@ -49,8 +49,8 @@ func kubeconfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print a kubeconfig",
-		Long: `Print a kubeconfig with a new client certificate, signed by the certificate authority in the data directory.
-Without --user the certificate is for the administrator, a member of system:masters. A client certificate
+		Long: `Print a kubeconfig with a new client certificate, signed by the certificate authority in the data
+directory. Without --user the certificate is for the administrator, a member of system:masters. A client certificate
 cannot be revoked before it expires: keep --valid short for other users.`,
 		Args: cobra.NoArgs,
 		Example: `  berth-control kubeconfig --server https://control.example.com:6443 > ~/.kube/config
@@ -106,9 +106,10 @@ func rotateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate-account-key",
 		Short: "Rotate the key that signs service account tokens",
-		Long: `Retire the key that signs service account tokens. The server creates a new key at its next start. Tokens signed
-with the old key stay valid until they expire, or until its file is removed and the server is restarted. The command
-prints the name of that file. Remove it at once if the key is compromised, otherwise when its last token has expired.`,
+		Long: `Retire the key that signs service account tokens. The server creates a new key at its next start.
+Tokens signed with the old key stay valid until they expire, or until its file is removed and the server is restarted.
+The command prints the name of that file. Remove it at once if the key is compromised, otherwise when its last token
+has expired.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			former, err := pki.RetireServiceAccountKey(filepath.Join(dataDir, "pki"), time.Now())

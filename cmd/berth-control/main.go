@@ -27,9 +27,9 @@ func main() {
 	root := &cobra.Command{
 		Use:   "berth-control",
 		Short: "A lightweight Kubernetes control plane",
-		Long: `berth-control is the control server of berth. It serves the Kubernetes API, so that kubectl, client-go and
-other Kubernetes tools work unchanged. It stores objects in an embedded etcd or in an external etcd cluster, schedules
-pods and runs the controllers.`,
+		Long: `berth-control is the control server of berth. It serves the Kubernetes API, so that kubectl, client-go
+and other Kubernetes tools work unchanged. It stores objects in an embedded etcd or in an external etcd cluster,
+schedules pods and runs the controllers.`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 	}
 	root.AddCommand(

@@ -45,8 +45,9 @@ func tokenCreate(r *clientOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a token and print the command to join a node",
-		Long: `Create a token and print the command to run on the joining host. The hash in the command pins the certificate
-authority of this server: the host connects to no other server. A token is valid for one node, until it expires.`,
+		Long: `Create a token and print the command to run on the joining host. The hash in the command pins the
+certificate authority of this server: the host connects to no other server. A token is valid for one node, until it
+expires.`,
 		Example: `  berth-control token create
   berth-control token create --server https://control.example.com:6443 --valid 10m`,
 		Args: cobra.NoArgs,

@@ -115,7 +115,10 @@ if [ $CNI_COMMAND = CHECK ]; then
 	echo "$CNI_CONTAINERID" >> %[1]s/checked
 	[ ! -e %[1]s/hangs-$CNI_CONTAINERID ] || exec sleep 100
 fi
-if [ -e %[1]s/$CNI_COMMAND ] || [ -e %[1]s/wrong-$CNI_CONTAINERID ]; then echo '{"cniVersion":"1.0.0","code":11,"msg":"injected"}'; exit 1; fi
+if [ -e %[1]s/$CNI_COMMAND ] || [ -e %[1]s/wrong-$CNI_CONTAINERID ]; then
+	echo '{"cniVersion":"1.0.0","code":11,"msg":"injected"}'
+	exit 1
+fi
 [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}'
 `, r.dir), 0o755)
 	r.write("conf/20-b.conflist", `{"cniVersion":"1.0.0","name":"b","plugins":[{"type":"note"}]}`, 0o644)
@@ -262,7 +265,8 @@ func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 	}
 	r.restart()
 	state(true, false)
-	const want = `[{"name":"own","interface":"eth0","ips":["10.0.0.2"],"default":true,"dns":{}},{"name":"ns/a","interface":"net1","ips":["10.1.0.5"],"dns":{}}]`
+	const want = `[{"name":"own","interface":"eth0","ips":["10.0.0.2"],"default":true,"dns":{}},` +
+		`{"name":"ns/a","interface":"net1","ips":["10.1.0.5"],"dns":{}}]`
 	if status := r.nets.Status("u-1"); status != want {
 		t.Errorf("status %s", status)
 	}

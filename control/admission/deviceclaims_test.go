@@ -23,8 +23,9 @@ func TestDeviceClaimsStatusPermissions(t *testing.T) {
 			NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 				{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
 					Values: []string{"n1"}}}}}},
-			Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Request: "r",
-				Driver: "gpu", Pool: "p", Device: "d"}, {Request: "r", Driver: "nic", Pool: "p", Device: "d"}}},
+			Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+				{Request: "r", Driver: "gpu", Pool: "p", Device: "d"},
+				{Request: "r", Driver: "nic", Pool: "p", Device: "d"}}},
 		}
 		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "nic", Pool: "p", Device: "d"}}
 		for _, change := range changes {

@@ -104,8 +104,8 @@ func (r *runtimeClasses) Validate(ctx context.Context, a admission.Attributes, _
 	switch {
 	case class != nil && class.Overhead != nil:
 		if !equality.Semantic.DeepEqual(class.Overhead.PodFixed, pod.Spec.Overhead) {
-			return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined "+
-				"Overhead"))
+			return admission.NewForbidden(a,
+				fmt.Errorf("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
 		}
 	case len(pod.Spec.Overhead) > 0:
 		return admission.NewForbidden(a,

@@ -279,11 +279,10 @@ func TestGraphFindsAllPodReferences(t *testing.T) {
 	secret := func(n string) *corev1.LocalObjectReference { return &corev1.LocalObjectReference{Name: n} }
 	env := func(n string) ([]corev1.EnvVar, []corev1.EnvFromSource) {
 		return []corev1.EnvVar{
-				{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: *secret(
-					n +
-						"-key")}}},
-				{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: *secret(n +
-					"-key")}}},
+				{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+					LocalObjectReference: *secret(n + "-key")}}},
+				{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+					LocalObjectReference: *secret(n + "-key")}}},
 			}, []corev1.EnvFromSource{
 				{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: *secret(n + "-from")}},
 				{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: *secret(n + "-from")}},

@@ -14,7 +14,7 @@ import (
 
 const (
 	byNode   = "berth.dev/node-refs"   // of pods, by node and referenced object
-	bySecret = "berth.dev/secret-refs" //nolint:gosec // the name of an index, of volumes: the secrets that mounting needs
+	bySecret = "berth.dev/secret-refs" //nolint:gosec // the name of an index, of volumes: secrets that mounting needs
 )
 
 // Ref identifies an object that a pod may refer to, by the plural name of the resource. Namespace

@@ -96,8 +96,9 @@ func listExisting(ctx context.Context, client kubernetes.Interface) (e existingP
 func (e existingPolicy) role(client kubernetes.Interface, want *rbacv1.ClusterRole) func() error {
 	o := reconciliation.ReconcileRoleOptions{
 		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: want}, Confirm: true,
-		Client: &listedRole{ClusterRoleModifier: reconciliation.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()},
-			role: e.roles[want.Name]},
+		Client: &listedRole{
+			ClusterRoleModifier: reconciliation.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()},
+			role:                e.roles[want.Name]},
 	}
 	return func() error {
 		if _, err := o.Run(); err != nil {

@@ -14,10 +14,11 @@ func TestBudgetStatusRequeuesWhenEvictionExpires(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(10000, 0)
 	pods := []*corev1.Pod{newPod("late", "n"), newPod("early", "n"), newPod("overdue", "n"), newPod("untouched", "n")}
-	pdb := &policyv1.PodDisruptionBudget{Status: policyv1.PodDisruptionBudgetStatus{DisruptedPods: map[string]metav1.Time{
-		"late": metav1.NewTime(now.Add(-10 * time.Second)), "early": metav1.NewTime(now.Add(-100 * time.Second)),
-		"overdue": metav1.NewTime(now.Add(-time.Hour)),
-	}}}
+	pdb := &policyv1.PodDisruptionBudget{Status: policyv1.PodDisruptionBudgetStatus{
+		DisruptedPods: map[string]metav1.Time{
+			"late": metav1.NewTime(now.Add(-10 * time.Second)), "early": metav1.NewTime(now.Add(-100 * time.Second)),
+			"overdue": metav1.NewTime(now.Add(-time.Hour)),
+		}}}
 	for _, want := range []struct {
 		healthy int32
 		again   time.Duration

@@ -99,7 +99,8 @@ func TestNoEvictionWithoutReadyNodes(t *testing.T) {
 func TestNoEvictionAfterLastReadyNodeIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := startControllers(t, Config{}, []string{NodeLifecycle, TaintEviction},
-			newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionTrue), newPod("pod", "a", withToleration(10)))
+			newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionTrue),
+			newPod("pod", "a", withToleration(10)))
 		time.Sleep(5 * time.Second)
 		renewLease(t, client, "b")
 		time.Sleep(10 * time.Minute)

@@ -35,11 +35,11 @@ func replicaSetKind(c Config) replicaKind {
 			return sets.Lister().ReplicaSets(namespace).Get(name) //nolint:wrapcheck // checked by ignoreNotFound
 		},
 		list: func(namespace string) ([]*appsv1.ReplicaSet, error) {
-			return sets.Lister().ReplicaSets(namespace).List(labels.Everything()) //nolint:wrapcheck // the lister does not fail
+			return sets.Lister().ReplicaSets(namespace).List(labels.Everything()) //nolint:wrapcheck // never fails
 		},
 		live: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
-			return c.Client.AppsV1().ReplicaSets(namespace).Get(ctx, name,
-				metav1.GetOptions{}) //nolint:wrapcheck // wrapped by the caller
+			//nolint:wrapcheck // wrapped by the caller
+			return c.Client.AppsV1().ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
 		statusEqual: func(a, b *appsv1.ReplicaSet) bool { return apiequality.Semantic.DeepEqual(a.Status, b.Status) },
 		updateStatusFunc: func(ctx context.Context, set *appsv1.ReplicaSet) error {
@@ -70,8 +70,8 @@ func replicationControllerKind(c Config) replicaKind {
 			return out, err //nolint:wrapcheck // the lister does not fail
 		},
 		live: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
-			return c.Client.CoreV1().ReplicationControllers(namespace).Get(ctx, name,
-				metav1.GetOptions{}) //nolint:wrapcheck // wrapped by the caller
+			//nolint:wrapcheck // wrapped by the caller
+			return c.Client.CoreV1().ReplicationControllers(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
 		statusEqual: func(a, b *appsv1.ReplicaSet) bool {
 			return apiequality.Semantic.DeepEqual(asReplicationController(a).Status, asReplicationController(b).Status)

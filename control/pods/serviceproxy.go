@@ -20,9 +20,9 @@ import (
 // endpoints.
 type ServiceProxy struct {
 	// GetService and GetEndpoints return the object of that name in the namespace of the context.
-	GetService   func(ctx context.Context, name string) (*corev1.Service, error)
-	GetEndpoints func(ctx context.Context, name string) (*corev1.Endpoints,
-		error) //nolint:staticcheck // served as long as upstream serves it
+	GetService func(ctx context.Context, name string) (*corev1.Service, error)
+	//nolint:staticcheck // served as long as upstream serves it
+	GetEndpoints func(ctx context.Context, name string) (*corev1.Endpoints, error)
 	PodTransport http.RoundTripper
 }
 

@@ -99,7 +99,8 @@ func TestFaultMatching(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := c.RunPodSandbox(ctx,
-				&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name}}})
+				&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+					Metadata: &runtimeapi.PodSandboxMetadata{Name: name}}})
 			return err
 		}
 		r.Inject(Fault{RPC: "RunPodSandbox", Match: MatchPod("a"), Times: 2, Err: errors.New("injected")})

@@ -72,11 +72,11 @@ func TestTableIsComplete(t *testing.T) {
 func TestSupportedFieldsAreAccepted(t *testing.T) {
 	for name := range strings.FieldsSeq(
 		`address port healthzPort healthzBindAddress tls* authentication.x509.* authentication.webhook.* authorization.*
-		containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot failCgroupV1 failSwapOn oomScoreAdj clusterDNS
-		clusterDomain resolvConf podLogsDir staticPodPath fileCheckFrequency maxPods podCIDR podPidsLimit serializeImagePulls
-		maxParallelImagePulls registryPullQPS imageGC* evictionHard evictionSoft* kubeReserved systemReserved containerLogMaxSize
-		containerLogMaxFiles crashLoopBackOff.* allowedUnsafeSysctls nodeStatus* nodeLease* shutdownGracePeriod* registerNode
-		registerWithTaints rotateCertificates serverTLSBootstrap`) {
+		containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot failCgroupV1 failSwapOn oomScoreAdj
+		clusterDNS clusterDomain resolvConf podLogsDir staticPodPath fileCheckFrequency maxPods podCIDR podPidsLimit
+		serializeImagePulls maxParallelImagePulls registryPullQPS imageGC* evictionHard evictionSoft* kubeReserved
+		systemReserved containerLogMaxSize containerLogMaxFiles crashLoopBackOff.* allowedUnsafeSysctls nodeStatus*
+		nodeLease* shutdownGracePeriod* registerNode registerWithTaints rotateCertificates serverTLSBootstrap`) {
 		found := false
 		for _, f := range Fields() {
 			prefix, many := strings.CutSuffix(name, "*")

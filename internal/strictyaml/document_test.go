@@ -196,8 +196,10 @@ spec:
 	if err := json.Unmarshal([]byte(
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"date":"2001-01-01","n":"1"}},
 		"spec":{"hostPID":true,"priority":1000,"terminationGracePeriodSeconds":16,"containers":[
-		{"name":"a","resources":{"limits":{"cpu":0.5,"memory":"1Gi"}},"ports":[{"containerPort":80}],"readinessProbe":{"httpGet":{"port":"http"}}},
-		{"name":"b","resources":{"limits":{"cpu":0.5,"memory":"1Gi"}},"ports":[{"containerPort":80}],"readinessProbe":{"httpGet":{"port":"http"}}}],
+		{"name":"a","resources":{"limits":{"cpu":0.5,"memory":"1Gi"}},"ports":[{"containerPort":80}],
+			"readinessProbe":{"httpGet":{"port":"http"}}},
+		{"name":"b","resources":{"limits":{"cpu":0.5,"memory":"1Gi"}},"ports":[{"containerPort":80}],
+			"readinessProbe":{"httpGet":{"port":"http"}}}],
 		"volumes":[{"name":"v","configMap":{"name":"c","defaultMode":420}}]}}`), &want); err != nil {
 		t.Fatal(err)
 	}

@@ -198,7 +198,8 @@ func TestDeleteProbes(t *testing.T) {
 	fill(m)
 	text := scrape(t, m)
 	for _, want := range []string{
-		`prober_probe_total{container="c",namespace="default",pod="web",pod_uid="u1",probe_type="Readiness",result="failed"} 1`,
+		`prober_probe_total{container="c",namespace="default",pod="web",pod_uid="u1",` +
+			`probe_type="Readiness",result="failed"} 1`,
 		`prober_probe_duration_seconds_count{container="c",namespace="default",pod="web",probe_type="Readiness"} 1`,
 		"berth_probe_missed_periods_total 2", "berth_probe_lateness_seconds_count 1",
 	} {

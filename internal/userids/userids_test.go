@@ -100,7 +100,8 @@ func TestAllocateIsStable(t *testing.T) {
 		t.Errorf("got ranges a %d, b %d", a, b)
 	}
 	text, err := os.ReadFile(filepath.Join(p.root, "pods", "a", "userns"))
-	want := `{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`
+	want := `{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],` +
+		`"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`
 	if err != nil || string(text) != want {
 		t.Errorf("got %s (%v), want the kubelet's format %s", text, err, want)
 	}

@@ -19,7 +19,8 @@ func fakeKernel(t *testing.T, k kernel, changed map[string]string) map[string]no
 	t.Helper()
 	k.root = t.TempDir()
 	files := map[string]string{
-		"proc/cgroups":                     "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\ncpuset\t2\t1\t1\nmemory\t3\t1\t1\npids\t4\t1\t1\n",
+		"proc/cgroups": "#subsys_name\thierarchy\tnum_cgroups\tenabled\n" +
+			"cpu\t1\t2\t1\ncpuset\t2\t1\t1\nmemory\t3\t1\t1\npids\t4\t1\t1\n",
 		"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory hugetlb pids\n",
 	}
 	for _, w := range append([]sysctl{sysctlIPv6Forwarding}, sysctls...) {
@@ -121,7 +122,8 @@ func TestCheckReportsKernelSettings(t *testing.T) {
 		},
 		{
 			"controllers of v1", kernel{}, "proc/cgroups",
-			"#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\ncpuset\t2\t1\t1\nmemory\t0\t1\t0\npids\t4\t1\t1\n",
+			"#subsys_name\thierarchy\tnum_cgroups\tenabled\n" +
+				"cpu\t1\t2\t1\ncpuset\t2\t1\t1\nmemory\t0\t1\t0\npids\t4\t1\t1\n",
 			"cgroup controllers", "memory missing", "cgroup_enable=",
 		},
 	} {

@@ -43,7 +43,8 @@ func TestContainerLogsAcceptsKubeletParameters(t *testing.T) {
 		t,
 		c,
 		"GET",
-		w.url+"/containerLogs/ns/p/c?follow=true&previous=1&timestamps=true&tailLines=7&limitBytes=8&sinceSeconds=9&stream=Stderr",
+		w.url+"/containerLogs/ns/p/c?follow=true&previous=1&timestamps=true&tailLines=7"+
+			"&limitBytes=8&sinceSeconds=9&stream=Stderr",
 	)
 	if code != 200 || body != "" || !got.Follow || !got.Previous || !got.Timestamps || *got.Tail != 7 ||
 		*got.LimitBytes != 8 ||

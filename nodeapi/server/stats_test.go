@@ -57,15 +57,22 @@ func TestMetricsHaveCadvisorNamesAndLabels(t *testing.T) {
 	w := serve(t, func(o *Options) { o.Handlers.Stats = measured(&at, &cpu) })
 	_, page := request(t, w.master(t), "GET", w.url+"/metrics/cadvisor")
 	for _, line := range []string{
-		`container_cpu_usage_seconds_total{container="odd\"name\\",cpu="total",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 3600 5000000`,
+		`container_cpu_usage_seconds_total{container="odd\"name\\",cpu="total",id="/kubepods/pod1/c1",` +
+			`image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 3600 5000000`,
 		`container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} ` +
 			`3600 5000000`,
-		`container_cpu_usage_seconds_total{container="",cpu="total",id="/kubepods/pod1",image="",name="",namespace="ns",pod="p"} 3600 5000000`,
-		`container_memory_working_set_bytes{container="odd\"name\\",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 1.048576e+07 5000000`,
-		`container_network_receive_bytes_total{container="",id="/kubepods/pod1/s1",image="",interface="eth0",name="s1",namespace="ns",pod="p"} 3 5000000`,
-		`container_network_receive_bytes_total{container="",id="/",image="",interface="eth0",name="",namespace="",pod=""} 30 5000000`,
-		`container_fs_writes_bytes_total{container="odd\"name\\",device="/dev/sda",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 8 5000000`,
-		`container_spec_cpu_quota{container="odd\"name\\",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 50000 5000000`,
+		`container_cpu_usage_seconds_total{container="",cpu="total",id="/kubepods/pod1",` +
+			`image="",name="",namespace="ns",pod="p"} 3600 5000000`,
+		`container_memory_working_set_bytes{container="odd\"name\\",id="/kubepods/pod1/c1",` +
+			`image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 1.048576e+07 5000000`,
+		`container_network_receive_bytes_total{container="",id="/kubepods/pod1/s1",` +
+			`image="",interface="eth0",name="s1",namespace="ns",pod="p"} 3 5000000`,
+		`container_network_receive_bytes_total{container="",id="/",image="",` +
+			`interface="eth0",name="",namespace="",pod=""} 30 5000000`,
+		`container_fs_writes_bytes_total{container="odd\"name\\",device="/dev/sda",id="/kubepods/pod1/c1",` +
+			`image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 8 5000000`,
+		`container_spec_cpu_quota{container="odd\"name\\",id="/kubepods/pod1/c1",` +
+			`image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 50000 5000000`,
 		`machine_cpu_cores 2`,
 	} {
 		if !strings.Contains(page, line+"\n") {

@@ -22,7 +22,8 @@ func fakeStreamingRuntime(t *testing.T, code int) (target string) {
 	status := `{"status":"Success"}`
 	if code != 0 {
 		status = fmt.Sprintf(
-			`{"status":"Failure","reason":"NonZeroExitCode","message":"x","details":{"causes":[{"reason":"ExitCode","message":"%d"}]}}`,
+			`{"status":"Failure","reason":"NonZeroExitCode","message":"x",`+
+				`"details":{"causes":[{"reason":"ExitCode","message":"%d"}]}}`,
 			code,
 		)
 	}

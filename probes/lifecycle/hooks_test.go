@@ -200,7 +200,8 @@ func TestHTTPGet(t *testing.T) {
 		{Name: "X-A", Value: "1"},
 		{Name: "Accept"},
 	}
-	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil {
+	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "",
+		[]string{host}); err != nil {
 		t.Fatal(err)
 	}
 	if h := seen[2].Header; len(h["Authorization"]) != 0 || len(h["Accept"]) != 0 || h.Get("X-A") != "1" {

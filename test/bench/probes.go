@@ -293,7 +293,9 @@ func (b *bench) metric(ctx context.Context, name, label string) (sum float64, er
 // per second.
 func (b *bench) execs(ctx context.Context, width int) (float64, error) {
 	list, err := b.host.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{
-		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
+		Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		},
 	})
 	if err != nil {
 		return 0, err

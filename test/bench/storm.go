@@ -23,7 +23,8 @@ spec:
   - {name: prints0, image: %[1]q, command: [sh, -c, "while true; do seq 100; sleep 0.1; done"]}
   - {name: prints1, image: %[1]q, command: [sh, -c, "while true; do seq 100; sleep 0.1; done"]}
   - {name: unready, image: %[1]q, command: [sleep, 1h], readinessProbe: {exec: {command: ["false"]}, periodSeconds: 1}}
-  - {name: ill, image: %[1]q, command: [sleep, 1h], livenessProbe: {exec: {command: ["false"]}, periodSeconds: 1, failureThreshold: 3}}
+  - {name: ill, image: %[1]q, command: [sleep, 1h],
+     livenessProbe: {exec: {command: ["false"]}, periodSeconds: 1, failureThreshold: 3}}
 `, images.BusyboxRef)
 
 // storm measures the agent's share of a pod start without and with crashLoopPod on the node: the start

@@ -11,7 +11,8 @@ import (
 
 // excludedControllers are the controllers of API kinds that berth-control does not have, and those that
 // berth-control keeps.
-const excludedControllers = "-certificatesigningrequest-approving-controller,-certificatesigningrequest-signing-controller," +
+const excludedControllers = "-certificatesigningrequest-approving-controller," +
+	"-certificatesigningrequest-signing-controller," +
 	"-horizontal-pod-autoscaler-controller,-podcertificaterequest-cleaner-controller,-service-cidr-controller," +
 	"-storage-version-migrator-controller,-validatingadmissionpolicy-status-controller"
 

@@ -29,7 +29,8 @@ func TestAdmissionSetsPodDefaults(t *testing.T) {
 	for path, want := range map[string]string{
 		"{.spec.serviceAccountName}":                                       "default",
 		"{.spec.volumes[0].projected.sources[*].serviceAccountToken.path}": "token",
-		"{.spec.containers[0].volumeMounts[0].mountPath}":                  "/var/run/secrets/kubernetes.io/serviceaccount",
+		"{.spec.containers[0].volumeMounts[0].mountPath}": "/var/run/secrets/kubernetes.io/" +
+			"serviceaccount",
 		"{.spec.tolerations[*].key}": "node.kubernetes.io/not-ready " +
 			"node.kubernetes.io/unreachable",
 		"{.spec.tolerations[*].tolerationSeconds}":  "300 300",

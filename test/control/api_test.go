@@ -132,7 +132,8 @@ func testPatchTypes(t *testing.T, s *Server, namespace string) {
 		kind types.PatchType
 		text string
 	}{
-		{types.JSONPatchType, `[{"op":"replace","path":"/data/a","value":"2"},{"op":"add","path":"/data/b","value":"1"}]`},
+		{types.JSONPatchType, `[{"op":"replace","path":"/data/a","value":"2"},` +
+			`{"op":"add","path":"/data/b","value":"1"}]`},
 		{types.MergePatchType, `{"data":{"b":null,"c":"1"}}`},
 		{types.StrategicMergePatchType, `{"metadata":{"labels":{"x":"y"}},"data":{"d":"1"}}`},
 	} {
@@ -272,13 +273,16 @@ func testPut(t *testing.T, s *Server, namespace string) {
 // testGeneration makes changes that increment the generation and changes that do not.
 func testGeneration(t *testing.T, s *Server, namespace string) {
 	s.Apply(t, strings.ReplaceAll(`
-{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "g", "namespace": "NS"}, "spec": {"selector": {"matchLabels": {"app": "g"}},
-  "template": {"metadata": {"labels": {"app": "g"}}, "spec": {"containers": [{"name": "main", "image": "example/web"}]}}}}
+{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "g", "namespace": "NS"},
+  "spec": {"selector": {"matchLabels": {"app": "g"}}, "template": {"metadata": {"labels": {"app": "g"}},
+    "spec": {"containers": [{"name": "main", "image": "example/web"}]}}}}
 ---
 {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "g", "namespace": "NS"},
-  "template": {"metadata": {"labels": {"app": "g"}}, "spec": {"containers": [{"name": "main", "image": "example/web"}]}}}
+  "template": {"metadata": {"labels": {"app": "g"}},
+    "spec": {"containers": [{"name": "main", "image": "example/web"}]}}}
 ---
-{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "g", "namespace": "NS"}, "addressType": "IPv4", "endpoints": []}
+{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "g", "namespace": "NS"},
+  "addressType": "IPv4", "endpoints": []}
 `, "NS", namespace))
 	const labels, annotations = `{"metadata": {"labels": {"a": "b"}}}`, `{"metadata": {"annotations": {"a": "b"}}}`
 	for _, c := range []struct{ kind, patch, want string }{

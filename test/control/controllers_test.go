@@ -161,7 +161,9 @@ func TestCircularOwnersAreDeleted(t *testing.T) {
 			owner := names[(i+1)%len(names)]
 			uid := s.Kubectl(t, "get", "cm", owner, "-o", "jsonpath={.metadata.uid}")
 			s.Kubectl(t, "patch", "cm", name, "--type=merge", "-p", fmt.Sprintf(
-				`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q,"blockOwnerDeletion":true}]}}`, owner, uid))
+				`{"metadata":{"ownerReferences":[`+
+					`{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q,"blockOwnerDeletion":true}]}}`,
+				owner, uid))
 		}
 	}
 	for _, r := range []struct{ names, deleted []string }{
@@ -211,8 +213,10 @@ func TestCertificatesAreApprovedAndSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
-	s.Apply(t, fmt.Sprintf(`{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: jane},
-spec: {signerName: kubernetes.io/kube-apiserver-client, expirationSeconds: 3600, usages: [client auth], request: %s}}`, base64.StdEncoding.EncodeToString(text)))
+	s.Apply(t, fmt.Sprintf(`{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest,
+metadata: {name: jane},
+spec: {signerName: kubernetes.io/kube-apiserver-client, expirationSeconds: 3600, usages: [client auth], request: %s}}`,
+		base64.StdEncoding.EncodeToString(text)))
 	s.Kubectl(t, "certificate", "approve", "jane")
 	var cert *x509.Certificate
 	eventually(t, "the certificate", func() (bool, string) {
@@ -269,7 +273,8 @@ func TestQuotaAndDisruptionBudgetStatus(t *testing.T) {
 	waitForOutput(t, s, "2 1 1", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
 		"{.status.disruptionsAllowed}")
 	s.Kubectl(t, "delete", "pod", "web", "--force", "--grace-period=0")
-	waitForOutput(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
+	waitForOutput(t, s, "1 500m", "get", "quota", "q", "-o",
+		`jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
 	waitForOutput(t, s, "1 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} "+
 		"{.status.disruptionsAllowed}")
 }

@@ -49,8 +49,10 @@ var deviceKinds = []kindLifecycle{
 		namespaced: true,
 		spec:       `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}`,
 		want:       "spec.devices.requests.0.exactly.allocationMode=ExactCount",
-		status: `{"status":{"allocation":{"devices":{"results":[{"request":"gpu","driver":"gpu.example.com","pool":"n1","device":"gpu-0"}]}},
-			"reservedFor":[{"resource":"pods","name":"p","uid":"u"}],"devices":[{"driver":"gpu.example.com","pool":"n1","device":"gpu-0","data":{"a":"b"}}]}}`,
+		status: `{"status":{"allocation":{"devices":{"results":[
+			{"request":"gpu","driver":"gpu.example.com","pool":"n1","device":"gpu-0"}]}},
+			"reservedFor":[{"resource":"pods","name":"p","uid":"u"}],
+			"devices":[{"driver":"gpu.example.com","pool":"n1","device":"gpu-0","data":{"a":"b"}}]}}`,
 		wantStatus:    "status.devices.0.data.a=b",
 		invalidSpec:   `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu, count: -1}}]}}`,
 		rejectedField: "spec.devices.requests[0].exactly.count",
@@ -78,7 +80,8 @@ var deviceKinds = []kindLifecycle{
 		spec:  `spec: {deviceSelector: {driver: gpu.example.com}, taint: {key: example.com/broken, effect: None}}`,
 		want:  "metadata.generation=1",
 		patch: `{"spec":{"taint":{"effect":"NoSchedule"}}}`, wantPatched: "spec.taint.effect=NoSchedule",
-		status:      `{"status":{"conditions":[{"type":"EvictionInProgress","status":"False","reason":"None","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`,
+		status: `{"status":{"conditions":[{"type":"EvictionInProgress","status":"False",` +
+			`"reason":"None","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`,
 		wantStatus:  "status.conditions.0.status=False",
 		invalidSpec: `spec: {taint: {key: a, effect: PreferNoSchedule}}`, rejectedField: "spec.taint.effect",
 	},
@@ -462,9 +465,12 @@ func TestClaimStatusPermissions(t *testing.T) {
 	s.Apply(t, fmt.Sprintf(plainClaim, "c", s.Namespace, ""))
 	role := func(name, rules string) {
 		s.Apply(t, fmt.Sprintf(
-			`{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: %[1]s}, rules: [{apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [patch]}%[2]s]}
+			`{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: %[1]s},
+  rules: [{apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [patch]}%[2]s]}
 ---
-{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: %[1]s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: %[1]s}, subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]}`, name, rules))
+{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: %[1]s},
+  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: %[1]s},
+  subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]}`, name, rules))
 	}
 	role("scheduler", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/binding], verbs: [patch]}`)
 	role("driver", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], resourceNames: `+
@@ -550,7 +556,8 @@ func (s *twoNodeCluster) deviceAttempts(t *testing.T) []attempt {
 	for _, name := range []string{"named", "made", "other"} {
 		s.Apply(t, fmt.Sprintf(plainClaim, name, "shop", ""))
 	}
-	s.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: claims, namespace: shop}, spec: {nodeName: x, containers: [{name: main, image: example/web}],
+	s.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: claims, namespace: shop}, spec: {nodeName: x,
+containers: [{name: main, image: example/web}],
 resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTemplateName: t}]}}`)
 	s.Kubectl(t, "patch", "pod", "claims", "-n", "shop", "--subresource=status", "--type=merge", "-p",
 		`{"status":{"resourceClaimStatuses":[{"name":"b","resourceClaimName":"made"}]}}`)

@@ -31,7 +31,8 @@ func TestEndpointsAreMirrored(t *testing.T) {
 	waitForMirrors := func(want string) {
 		t.Helper()
 		waitForOutput(t, s, want, "get", "endpointslices", "-l",
-			"kubernetes.io/service-name=outside,endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io",
+			"kubernetes.io/service-name=outside,"+
+				"endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io",
 			"--sort-by=.addressType", "-o",
 			`jsonpath={range .items[*]}{.addressType} {.metadata.labels.made} `+
 				`{.ports[0].name}:{.ports[0].port}{range .endpoints[*]} {.addresses[0]}={.conditions.ready}{end};{end}`)

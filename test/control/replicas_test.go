@@ -94,7 +94,9 @@ func (f replicaSetTest) testReplacement() {
 	})
 	_, err := s.Client.CoreV1().Pods(s.Namespace).Patch(t.Context(), strings.TrimPrefix(first[1], "pod/"),
 		"application/strategic-merge-patch+json",
-		[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`), metav1.PatchOptions{}, "status")
+		[]byte(`{"status":{"phase":"Running","conditions":[`+
+			`{"type":"Ready","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`),
+		metav1.PatchOptions{}, "status")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -305,8 +305,8 @@ func TestNewNodeIsNotScheduledBeforeReady(t *testing.T) {
 		return err == nil, fmt.Sprint(err)
 	})
 	waitForBinding(t, s, "web")
-	if got := s.Kubectl(t, "get", "pod", "web", "-o",
-		`jsonpath={.metadata.labels}`); got != `{"app":"web","topology.kubernetes.io/region":"north","topology.kubernetes.io/zone":"a"}` {
+	if got := s.Kubectl(t, "get", "pod", "web", "-o", `jsonpath={.metadata.labels}`); got !=
+		`{"app":"web","topology.kubernetes.io/region":"north","topology.kubernetes.io/zone":"a"}` {
 		t.Errorf("got pod labels %s", got)
 	}
 }

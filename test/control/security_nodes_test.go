@@ -377,7 +377,8 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status := fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":%q}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%s}}}}`, u.Hostname(), u.Port())
+	status := fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":%q}],`+
+		`"daemonEndpoints":{"kubeletEndpoint":{"Port":%s}}}}`, u.Hostname(), u.Port())
 	if _, err := x.CoreV1().Nodes().Patch(ctx, "x", types.StrategicMergePatchType, []byte(status),
 		metav1.PatchOptions{},
 		"status"); err != nil {

@@ -309,7 +309,8 @@ func labelEscalation(t *testing.T, s *twoNodeCluster) {
 	s.Kubectl(t, "create", "clusterrole", "roles", "--verb=get,update,patch", "--resource=clusterroles")
 	s.Kubectl(t, "create", "clusterrolebinding", "rita-roles", "--clusterrole=roles", "--user=rita")
 	s.Kubectl(t, "create", "rolebinding", "rita-edit", "-n", "shop", "--clusterrole=edit", "--user=rita")
-	s.Apply(t, `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "aggregated"},
+	s.Apply(t, `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+		"metadata": {"name": "aggregated"},
 		"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"not": "there"}}]}}`)
 	rita := s.clientAs(t, "rita")
 	waitForResult(t, "permissions of rita", func() string {

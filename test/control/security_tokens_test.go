@@ -161,7 +161,8 @@ func TestServiceAccountTokenSecret(t *testing.T) {
 	s := Shared(t)
 	s.Apply(t, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: robot}}
 ---
-{apiVersion: v1, kind: Secret, metadata: {name: for-robot, annotations: {kubernetes.io/service-account.name: robot}}, type: kubernetes.io/service-account-token}`)
+{apiVersion: v1, kind: Secret, metadata: {name: for-robot, annotations: {kubernetes.io/service-account.name: robot}},
+  type: kubernetes.io/service-account-token}`)
 	var data map[string][]byte
 	eventually(t, "a token in the secret", func() (bool, string) {
 		secret, err := s.Client.CoreV1().Secrets(s.Namespace).Get(t.Context(), "for-robot", metav1.GetOptions{})

@@ -44,8 +44,11 @@ func TestTop(t *testing.T) {
 		now := time.Now()
 		total := now.Sub(start).Nanoseconds() / 4 // a quarter of a core
 		at := now.Format(time.RFC3339Nano)
-		fmt.Fprintf(w, `{"node": {"nodeName": "n1", "cpu": {"time": %q, "usageCoreNanoSeconds": %d}, "memory": {"time": %q, "workingSetBytes": 1073741824}},
-"pods": [{"podRef": {"name": "web", "namespace": "default", "uid": %q}, "containers": [{"name": "main", "cpu": {"time": %q, "usageNanoCores": 120000000}, "memory": {"time": %q, "workingSetBytes": 52428800}}]}]}`,
+		fmt.Fprintf(w, `{"node": {"nodeName": "n1", "cpu": {"time": %q, "usageCoreNanoSeconds": %d},
+"memory": {"time": %q, "workingSetBytes": 1073741824}},
+"pods": [{"podRef": {"name": "web", "namespace": "default", "uid": %q},
+"containers": [{"name": "main", "cpu": {"time": %q, "usageNanoCores": 120000000},
+"memory": {"time": %q, "workingSetBytes": 52428800}}]}]}`,
 			at, total, at, uid, at, at)
 	}))
 	agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,

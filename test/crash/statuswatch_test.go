@@ -33,7 +33,7 @@ func (n *node) watchStatus(edits func(p *corev1.Pod) int32, compareMore func(old
 	w := &statusWatch{node: n, edits: edits, compareMore: compareMore, stop: cancel,
 		firstReady: map[types.UID]*corev1.Pod{}}
 	w.wg.Go(func() {
-		ticker := time.NewTicker(5 * time.Millisecond)
+		ticker := time.NewTicker(20 * time.Millisecond)
 		defer ticker.Stop()
 		for ctx.Err() == nil {
 			// The watch ends when the agent is killed, and fails while the agent is down.

@@ -65,8 +65,8 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 		withFake(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 			pod := newPod()
 			limits := func(memory, cpu string) {
-				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory),
-					corev1.ResourceCPU: resource.MustParse(cpu)}
+				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+					corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourceCPU: resource.MustParse(cpu)}
 			}
 			limits("64Mi", "1")
 			_, a := startPod(t, c, pod)
@@ -643,7 +643,8 @@ func TestWarnPodReceivesWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := newPod()
-	pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}}}
+	pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}}}
 	s, err := c.RunSandbox(t.Context(), pod, plan.SandboxConfig{})
 	if err != nil {
 		t.Fatal(err)

@@ -69,7 +69,8 @@ func TestPodForAnotherNodeFails(t *testing.T) {
 		s.waitWhy("elsewhere", "NodeAffinity")
 		s.Event("elsewhere", "NodeAffinity: ")
 		s.Pod("affine", `
-			affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}]}}}
+			affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution:
+			  {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}]}}}
 			containers:
 			`+box("c", "", "sleep"))
 		if p := s.Phase("affine", corev1.PodFailed); p.Status.Reason != "NodeAffinity" {

@@ -22,7 +22,7 @@ func TestScenario29_PodOverEmptyDirLimitIsEvicted(t *testing.T) {
 			- {name: data, emptyDir: {sizeLimit: 5Mi}}
 			containers:
 			`+sh("ignores-term", "", "trap '' TERM; while :; do sleep 0.1; done")+`
-			`+box("fills", mount, "fill /data/x 20", "sleep")) // starts last, so both containers have run at the eviction
+			`+box("fills", mount, "fill /data/x 20", "sleep")) // starts last, so both have run at the eviction
 		s.Put("full", text)
 		s.Pod("fits", "volumes:\n- {name: data, emptyDir: {sizeLimit: 64Mi}}\ncontainers:\n"+
 			box("fills", mount, "fill /data/x 20", "sleep"))
@@ -142,7 +142,8 @@ func TestScenario29_ContainerStorageLimits(t *testing.T) {
 			"whole": "Pod ephemeral local storage usage exceeds the total limit of containers 15Mi. ",
 		} {
 			p := s.Phase(name, corev1.PodFailed)
-			if p.Status.Reason != "Evicted" || p.Status.Message != message || condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
+			if p.Status.Reason != "Evicted" || p.Status.Message != message ||
+				condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
 				t.Errorf("%s: reason %q, message %q: %s", name, p.Status.Reason, p.Status.Message, brief(p))
 			}
 			s.Event(name, "Evicted: "+strings.TrimSpace(message))

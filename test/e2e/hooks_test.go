@@ -21,9 +21,11 @@ func TestPostStartDelaysRunning(t *testing.T) {
 			terminationGracePeriodSeconds: 1
 			volumes: [{name: v, hostPath: {path: `+dir+`}}]
 			initContainers:
-			`+sh("car", "restartPolicy: Always, "+mount+", lifecycle: {postStart: {exec: {command: [sh, -c, 'echo car-hook >> /v/log; sleep 0.5; echo car-hooked >> /v/log']}}}", "sleep 1000")+`
+			`+sh("car", "restartPolicy: Always, "+mount+", lifecycle: {postStart: {exec: {command: "+
+			"[sh, -c, 'echo car-hook >> /v/log; sleep 0.5; echo car-hooked >> /v/log']}}}", "sleep 1000")+`
 			containers:
-			`+sh("a", mount+", lifecycle: {postStart: {exec: {command: [sh, -c, 'echo a-hook >> /v/log; while [ ! -e /v/go ]; do sleep 0.05; done; echo a-hooked >> /v/log']}}}", "echo a >> /v/log; sleep 1000")+`
+			`+sh("a", mount+", lifecycle: {postStart: {exec: {command: [sh, -c, 'echo a-hook >> /v/log; "+
+			"while [ ! -e /v/go ]; do sleep 0.05; done; echo a-hooked >> /v/log']}}}", "echo a >> /v/log; sleep 1000")+`
 			`+sh("b", mount, "echo b >> /v/log; sleep 1000"))
 		waitFor(t, "the postStart hook to run", func() bool {
 			return strings.Contains(readFile(t, dir+"/log"), "a-hook")

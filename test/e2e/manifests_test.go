@@ -184,7 +184,8 @@ func TestManifestFormats(t *testing.T) {
 		pod := func(name string) string { return podYAML(name, "", "containers:\n"+box("c", "", "sleep")) }
 		s.Put("several", pod("first")+"---\n"+configMap("cm", "a: b")+"---\n# only a comment\n---\n"+pod("second"))
 		s.Put("json.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "json", "namespace": "NS"},
-			"spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "berth/testbox:1", "args": ["sleep"]}]}}`)
+			"spec": {"terminationGracePeriodSeconds": 1,
+			"containers": [{"name": "c", "image": "berth/testbox:1", "args": ["sleep"]}]}}`)
 		s.Put("list", "apiVersion: v1\nkind: List\nitems:\n"+item(pod("listed-a"))+item(pod("listed-b")))
 		for _, name := range []string{"first", "second", "json", "listed-a", "listed-b"} {
 			s.Running(name)

@@ -29,9 +29,11 @@ func TestResizeInPlace(t *testing.T) {
 		apply := func(cpu, memory string) {
 			s.Pod("size", `
 				terminationGracePeriodSeconds: 1
-				volumes: [{name: d, downwardAPI: {items: [{path: limit, resourceFieldRef: {containerName: c, resource: limits.memory, divisor: 1Mi}}]}}]
+				volumes: [{name: d, downwardAPI: {items: [{path: limit,
+				  resourceFieldRef: {containerName: c, resource: limits.memory, divisor: 1Mi}}]}}]
 				containers:
-				`+sh("c", "volumeMounts: [{name: d, mountPath: /d}], resources: {requests: {cpu: "+cpu+", memory: 16Mi}, limits: {memory: "+memory+"}}", "sleep 1000"))
+				`+sh("c", "volumeMounts: [{name: d, mountPath: /d}], "+
+				"resources: {requests: {cpu: "+cpu+", memory: 16Mi}, limits: {memory: "+memory+"}}", "sleep 1000"))
 		}
 		resizedTo := func(memory string) func(*corev1.Pod) bool {
 			return func(p *corev1.Pod) bool {
@@ -195,7 +197,8 @@ func TestResizeOfPodAndSidecar(t *testing.T) {
 				terminationGracePeriodSeconds: 1
 				resources: {requests: {memory: 16Mi}, limits: {memory: `+pod+`}}
 				initContainers:
-				`+sh("car", "restartPolicy: Always, resources: {limits: {memory: "+car+"}, requests: {memory: 8Mi}}", "sleep 1000")+`
+				`+sh("car", "restartPolicy: Always, resources: {limits: {memory: "+car+"}, requests: {memory: 8Mi}}",
+				"sleep 1000")+`
 				containers:
 				`+sh("c", "", "dd if=/dev/zero of=/dev/shm/x bs=1M count=40 2>/dev/null; echo --end--; sleep 1000"))
 		}

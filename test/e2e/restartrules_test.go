@@ -49,11 +49,13 @@ func TestRestartAllContainersInPlace(t *testing.T) {
 			volumes: [{name: v, hostPath: {path: `+dir+`}}]
 			initContainers:
 			`+sh("setup", mount, "echo setup >> /v/log")+`
-			`+sh("watch", mount+", restartPolicy: Always, restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [88]}}]",
+			`+sh("watch", mount+", restartPolicy: Always, "+
+			"restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [88]}}]",
 			"echo watch >> /v/log; [ -e /v/second ] && exec sleep 1000; while [ ! -e /v/go ]; do sleep 0.05; done; "+
 				"touch /v/second; exit 88")+`
 			containers:
-			`+sh("main", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo preStop >> /v/log']}}}", "echo main >> /v/log; exec sleep 1000"))
+			`+sh("main", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo preStop >> /v/log']}}}",
+			"echo main >> /v/log; exec sleep 1000"))
 		before := s.Running("all")
 		waitFor(t, "the first line of main", func() bool { return strings.Contains(readFile(t, dir+"/log"), "main") })
 		touch(t, dir+"/go")

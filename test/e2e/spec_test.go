@@ -103,7 +103,8 @@ func TestCommandAndArgsOverrideImage(t *testing.T) {
 		s.Pod("words", `
 			restartPolicy: Never
 			containers:
-			- {name: both, image: berth/testbox:1, command: [/bin/testbox, print, "cmd $(X)"], args: [and, args], workingDir: /tmp, env: [{name: X, value: x}]}
+			- {name: both, image: berth/testbox:1, command: [/bin/testbox, print, "cmd $(X)"],
+			   args: [and, args], workingDir: /tmp, env: [{name: X, value: x}]}
 			- {name: dir, image: berth/testbox:1, args: [pwd], workingDir: /home/app}
 			- {name: no-program, image: berth/testbox:1, command: [/no/such/program]}
 		`)
@@ -207,8 +208,11 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 			containers:
 			`+box("pod", "", steps, "status", end, "sleep")+`
 			`+box("own", "securityContext: {runAsUser: 2100, runAsGroup: 2200}", steps, end, "sleep")+`
-			`+box("caps", "securityContext: {runAsUser: 0, capabilities: {add: [NET_ADMIN], drop: [CHOWN, KILL]}}", "status", end, "sleep")+`
-			`+box("none", "securityContext: {runAsUser: 0, capabilities: {drop: [ALL]}, allowPrivilegeEscalation: false, readOnlyRootFilesystem: true}", "status", "mounts", end, "write /x y")+`
+			`+box("caps", "securityContext: {runAsUser: 0, capabilities: {add: [NET_ADMIN], drop: [CHOWN, KILL]}}",
+			"status", end, "sleep")+`
+			`+box("none", "securityContext: {runAsUser: 0, capabilities: {drop: [ALL]}, "+
+			"allowPrivilegeEscalation: false, readOnlyRootFilesystem: true}",
+			"status", "mounts", end, "write /x y")+`
 			`+box("all", "securityContext: {runAsUser: 0, privileged: true}", "status", "ls /dev", end, "sleep"))
 		s.contains("pod", s.WaitOutput("users", "pod"), "uid=1100 gid=1200 groups=1200 1300 1400 1500")
 		s.contains("own", s.WaitOutput("users", "own"), "uid=2100 gid=2200 groups=1300 1400 1500 2200")
@@ -268,7 +272,9 @@ func TestSeccomp(t *testing.T) {
 			containers:
 			`+box("default", "securityContext: {seccompProfile: {type: RuntimeDefault}}", "status", end, "sleep")+`
 			`+box("free", "securityContext: {seccompProfile: {type: Unconfined}}", "status", end, "sleep")+`
-			`+sh("local", "securityContext: {seccompProfile: {type: Localhost, localhostProfile: profiles/no-mkdir.json}}", "mkdir /tmp/x; grep Seccomp: /proc/self/status; echo --end--; sleep 1000"))
+			`+sh("local", "securityContext: "+
+			"{seccompProfile: {type: Localhost, localhostProfile: profiles/no-mkdir.json}}",
+			"mkdir /tmp/x; grep Seccomp: /proc/self/status; echo --end--; sleep 1000"))
 		if got := procField(s.WaitOutput("calls", "default"), "Seccomp"); got != "2" {
 			t.Errorf("RuntimeDefault: Seccomp %q", got)
 		}
@@ -294,7 +300,8 @@ func TestSeccomp(t *testing.T) {
 func TestSysctls(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		s.Pod("tuned", `
-			securityContext: {sysctls: [{name: net.ipv4.ip_local_port_range, value: "40000 50000"}, {name: net.core.somaxconn, value: "321"}]}
+			securityContext: {sysctls: [{name: net.ipv4.ip_local_port_range, value: "40000 50000"},
+			  {name: net.core.somaxconn, value: "321"}]}
 			containers:
 			`+box("c", "", "cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/net/core/somaxconn", end, "sleep"))
 		s.hasLines(s.WaitOutput("tuned", "c"), "40000\t50000", "321")

@@ -30,7 +30,8 @@ func TestEmptyDirOnDiskAndInMemory(t *testing.T) {
 			- {name: mem, emptyDir: {medium: Memory, sizeLimit: 4Mi}}
 			containers:
 			`+box("writes", mounts, "write /disk/a shared", "stat /disk /mem", "mounts", end, "sleep")+`
-			`+sh("fills", mounts, "until [ -e /disk/a ]; do sleep 0.05; done; cat /disk/a; dd if=/dev/zero of=/mem/x bs=1M count=8 2>&1; echo --end--; sleep 1000"))
+			`+sh("fills", mounts, "until [ -e /disk/a ]; do sleep 0.05; done; cat /disk/a; "+
+			"dd if=/dev/zero of=/mem/x bs=1M count=8 2>&1; echo --end--; sleep 1000"))
 		log := s.WaitOutput("empty", "writes")
 		s.contains("stat", log, "/disk drwxrwxrwx 0:0", "/mem drwxrwxrwx 0:0")
 		for line := range strings.Lines(log) {
@@ -108,7 +109,9 @@ func TestContentVolumes(t *testing.T) {
 			- {name: item, configMap: {name: cm, items: [{key: b, path: deep/er, mode: 0400}]}}
 			- {name: sec, secret: {secretName: sec}}
 			- {name: none, secret: {secretName: missing, optional: true}}
-			- {name: info, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}, {path: name, fieldRef: {fieldPath: metadata.name}}, {path: cpu, resourceFieldRef: {containerName: c, resource: limits.cpu, divisor: 1m}}]}}
+			- {name: info, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}},
+			   {path: name, fieldRef: {fieldPath: metadata.name}},
+			   {path: cpu, resourceFieldRef: {containerName: c, resource: limits.cpu, divisor: 1m}}]}}
 			- name: all
 			  projected:
 			    sources:
@@ -117,7 +120,9 @@ func TestContentVolumes(t *testing.T) {
 			    - {configMap: {name: missing, optional: true}}
 			    - {downwardAPI: {items: [{path: three/ns, fieldRef: {fieldPath: metadata.namespace}}]}}
 			containers:
-			`+box("c", "resources: {limits: {cpu: 250m}}, volumeMounts: [{name: cm, mountPath: /cm}, {name: item, mountPath: /item}, {name: sec, mountPath: /sec}, {name: none, mountPath: /none}, {name: info, mountPath: /info}, {name: all, mountPath: /all}]",
+			`+box("c", "resources: {limits: {cpu: 250m}}, volumeMounts: [{name: cm, mountPath: /cm}, "+
+			"{name: item, mountPath: /item}, {name: sec, mountPath: /sec}, {name: none, mountPath: /none}, "+
+			"{name: info, mountPath: /info}, {name: all, mountPath: /all}]",
 			"stat /cm/a /cm/..data", "stat /cm/..data/a /item/deep/er /sec/..data/key", "stat /none",
 			"cat /cm/a", "print", "cat /item/deep/er", "print", "cat /sec/key", "print", "cat /info/labels", "print",
 			"cat /info/name", "print", "cat /info/cpu", "print",
@@ -141,7 +146,8 @@ func TestScenario08_ConfigMapChangeReachesFile(t *testing.T) {
 		s.Pod("reads", `
 			volumes: [{name: v, configMap: {name: cm}}]
 			containers:
-			`+box("c", "volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /fixed, subPath: word}]", "follow /v/word 10ms"))
+			`+box("c", "volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /fixed, subPath: word}]",
+			"follow /v/word 10ms"))
 		before := s.Running("reads")
 		s.WaitLog("reads", "c", "first")
 		file := filepath.Join(s.Agent.RootDir, "pods", string(before.UID), "volumes", "kubernetes.io~configmap", "v",
@@ -193,7 +199,10 @@ func TestSubPathsReadOnlyAndFSGroup(t *testing.T) {
 			securityContext: {fsGroup: 4321, runAsUser: 1234}
 			volumes: [{name: v, emptyDir: {}}, {name: m, emptyDir: {medium: Memory}}]
 			containers:
-			`+box("c", `env: [{name: WHO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], volumeMounts: [{name: v, mountPath: /all}, {name: v, mountPath: /one, subPath: a/b}, {name: v, mountPath: /expr, subPathExpr: x-$(WHO)}, {name: v, mountPath: /ro, readOnly: true}, {name: m, mountPath: /m}]`,
+			`+box("c", `env: [{name: WHO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], `+
+			`volumeMounts: [{name: v, mountPath: /all}, {name: v, mountPath: /one, subPath: a/b}, `+
+			`{name: v, mountPath: /expr, subPathExpr: x-$(WHO)}, {name: v, mountPath: /ro, readOnly: true}, `+
+			`{name: m, mountPath: /m}]`,
 			"stat /all /m", "id", "write /one/f 1", "write /expr/g 2", "stat /all/a/b/f /all/x-sub/g", end,
 			"write /ro/h 3"))
 		log := s.WaitOutput("sub", "c")

@@ -10,14 +10,15 @@ import (
 
 const (
 	minPollInterval    = 20 * time.Millisecond
-	maxPollInterval    = 500 * time.Millisecond
+	maxPollInterval    = time.Second
 	defaultWaitTimeout = 4 * time.Minute // for a context without deadline
 )
 
-// pollInterval returns the time until the next check from the duration of the last one. An
-// expensive check is repeated less often, to leave the CPUs to the processes under test.
-func pollInterval(took time.Duration) time.Duration {
-	return min(max(minPollInterval, 4*took), maxPollInterval)
+// pollInterval returns the time until the next check from the duration of the last one and of the
+// wait so far. An expensive check is repeated less often, to leave the CPUs to the processes under
+// test, and a long wait may end a little later.
+func pollInterval(took, waited time.Duration) time.Duration {
+	return min(max(minPollInterval, 12*took, waited/20), maxPollInterval)
 }
 
 // WaitFor calls cond until it returns true. It fails with the name of the condition when cond
@@ -43,7 +44,7 @@ func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error 
 		case <-ctx.Done():
 			took := time.Since(start).Round(time.Millisecond)
 			return fmt.Errorf("wait for %s: timed out after %s: %w", what, took, context.Cause(ctx))
-		case <-time.After(pollInterval(time.Since(checkStart))):
+		case <-time.After(pollInterval(time.Since(checkStart), time.Since(start))):
 		}
 	}
 }

@@ -76,7 +76,8 @@ func (t tree) nginx(root string) error {
 	}
 	t.text("/etc/nginx/nginx.conf", nginxConf)
 	t.text("/etc/nginx/conf.d/default.conf", nginxDefault)
-	t.text("/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\nnginx:x:101:101:nginx:/var/lib/nginx:/bin/false\n")
+	t.text("/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/false\n"+
+		"nginx:x:101:101:nginx:/var/lib/nginx:/bin/false\n")
 	t.text("/etc/group", "root:x:0:\nnogroup:x:65534:\nnginx:x:101:\n")
 	t.dir("/var/lib/nginx", 0o755)
 	t.dir("/var/log/nginx", 0o755)

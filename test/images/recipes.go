@@ -206,7 +206,8 @@ func (t tree) bash(ctx context.Context) error {
 
 // accounts adds users, groups and the directories that most programs expect.
 func (t tree) accounts() {
-	t.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\napp:x:1001:1001:app:/home/app:/bin/sh\n")
+	t.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"+
+		"app:x:1001:1001:app:/home/app:/bin/sh\n")
 	t.text("/etc/group", "root:x:0:\nnogroup:x:65534:\napp:x:1001:\nextra:x:2001:app\n")
 	t.text("/etc/nsswitch.conf", "hosts: files dns\n")
 	t.dir("/root", 0o700)

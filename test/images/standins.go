@@ -40,8 +40,10 @@ func standIn(ctx context.Context, name, ref, programs string) (v1.Image, error) 
 	err := base.bash(ctx)
 	base.text("/etc/os-release", "NAME=\"Alpine Linux\"\n") // a test reads it
 	// A user whose group is defined in the image.
-	base.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser-defined-in-image:x:1000:1000::/:/bin/sh\n")
-	base.text("/etc/group", "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n")
+	base.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"+
+		"user-defined-in-image:x:1000:1000::/:/bin/sh\n")
+	base.text("/etc/group", "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\n"+
+		"group-defined-in-image:x:50000:user-defined-in-image\n")
 	config := v1.Config{Env: []string{searchPath}, WorkingDir: "/"}
 	switch name {
 	case "busybox":

@@ -46,7 +46,8 @@ spec:
   nodeName: %s
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: c, image: 'busybox:1.36', stdin: true, command: [sh, -c, 'echo started; while read x; do echo "got $x"; done; sleep 1000']}
+  - {name: c, image: 'busybox:1.36', stdin: true,
+     command: [sh, -c, 'echo started; while read x; do echo "got $x"; done; sleep 1000']}
   - {name: tty, image: 'busybox:1.36', stdin: true, tty: true, command: [sh, -c, %q]}
   - {name: web, image: 'nginx:1.14.2'}
 ---

@@ -56,7 +56,8 @@ spec:
 const (
 	// spread pods tolerate an unreachable node for one second.
 	spread = `topologySpreadConstraints:
-- {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: spread}}}
+- {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule,
+   labelSelector: {matchLabels: {app: spread}}}
 tolerations:
 - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}
 - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 1}`

@@ -354,7 +354,8 @@ func checkPackageService(o operator, version string) {
 		o.Errorf("got versions\n%s\nwant %s for client and agent", got, version)
 	}
 	if units := o.sh("systemctl is-enabled berth berth-drain; systemctl is-active berth berth-drain; systemctl show " +
-		"--value -p FragmentPath berth"); units != "enabled\nenabled\nactive\nactive\n/lib/systemd/system/berth.service" &&
+		"--value -p FragmentPath berth"); units !=
+		"enabled\nenabled\nactive\nactive\n/lib/systemd/system/berth.service" &&
 		units != "enabled\nenabled\nactive\nactive\n/usr/lib/systemd/system/berth.service" {
 		o.Errorf("units are not enabled, active and from the package: %s", units)
 	}

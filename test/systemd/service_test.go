@@ -324,7 +324,8 @@ func waitForRuntime(o operator) {
 	// berth.service wants containerd.service, whose start the condition prevents. Removing the file does
 	// not need a daemon-reload, which would reset the extended start timeout.
 	o.sh(`cd /run/systemd/system && mkdir -p berth.service.d containerd.service.d && touch /run/away &&
-		printf '[Service]\nTimeoutStartSec=5\n' >berth.service.d/short.conf && printf '[Unit]\nConditionPathExists=!/run/away\n' >containerd.service.d/away.conf &&
+		printf '[Service]\nTimeoutStartSec=5\n' >berth.service.d/short.conf &&
+		printf '[Unit]\nConditionPathExists=!/run/away\n' >containerd.service.d/away.conf &&
 		systemctl daemon-reload && systemctl stop berth containerd && systemctl start --no-block berth`)
 	o.until("berth to wait for the runtime", "systemctl show --value -p StatusText berth | grep '^waiting for the "+
 		"container runtime'")

@@ -104,7 +104,9 @@ func TestTimelineJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const golden = `{"version":1,"spans":[{"id":1,"name":"a","start":"2026-01-02T03:04:05Z","end":"2026-01-02T03:04:05Z","cause":"x","error":"y"},{"id":2,"name":"b","start":"2026-01-02T03:04:05Z"}]}`
+	const golden = `{"version":1,"spans":[` +
+		`{"id":1,"name":"a","start":"2026-01-02T03:04:05Z","end":"2026-01-02T03:04:05Z","cause":"x","error":"y"},` +
+		`{"id":2,"name":"b","start":"2026-01-02T03:04:05Z"}]}`
 	if string(b) != golden {
 		t.Errorf("got  %s\nwant %s", b, golden)
 	}
