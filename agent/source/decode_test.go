@@ -86,8 +86,8 @@ func TestErrorsNameLineAndField(t *testing.T) {
 		},
 		{
 			"an item of a List",
-			"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: a}\n " +
-				"spec:\n    x: 1\n",
+			"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata: {name: a}\n" +
+				"  spec:\n    x: 1\n",
 			"line 8: spec.x: unknown field",
 		},
 		{"no kind", "apiVersion: v1\nmetadata: {name: a}\n", "line 1: kind: must be specified"},

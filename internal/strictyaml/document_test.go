@@ -262,8 +262,8 @@ func indent(s string, n int) string {
 func TestLineFindsFields(t *testing.T) {
 	d := one(
 		t,
-		"metadata:\n  name: a\n  labels:\n    a.b/c: d\nspec:\n  containers:\n  - name: x\n  - name: y\n    ports:\n "+
-			"- containerPort: 1\n",
+		"metadata:\n  name: a\n  labels:\n    a.b/c: d\nspec:\n  containers:\n  - name: x\n  - name: y\n    ports:\n"+
+			"    - containerPort: 1\n",
 	)
 	for path, want := range map[string]int{
 		"metadata.name":                            2,

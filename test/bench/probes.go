@@ -76,7 +76,7 @@ func sleepContainer(name, more string) string {
 }
 
 func podManifest(name, containers string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 0\n "+
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 0\n"+
 		"containers:\n%s", name, containers)
 }
 
