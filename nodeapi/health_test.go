@@ -75,8 +75,7 @@ func TestHealthPort(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Errorf("ServeHealth: %v", err)
 	}
-	// there is no answer
-	if _, err := http.Get("http://" + ln.Addr().String() + "/healthz"); err == nil { //nolint:bodyclose
+	if _, err := http.Get("http://" + ln.Addr().String() + "/healthz"); err == nil { //nolint:bodyclose // no response
 		t.Error("health port responds after it was stopped")
 	}
 }

@@ -84,7 +84,7 @@ func removeStale(path string) error {
 	case st.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("socket: %s exists and is not a socket: remove it or choose another path", path)
 	}
-	conn, err := net.DialTimeout("unix", path, time.Second) // nolint:noctx // runs at startup with a timeout
+	conn, err := net.DialTimeout("unix", path, time.Second) //nolint:noctx // runs at startup with a timeout
 	if err == nil {
 		_ = conn.Close()
 		return fmt.Errorf("socket: another berth is listening on %s: only one agent can run", path)

@@ -53,7 +53,7 @@ func ServeUntil(ctx context.Context, ln net.Listener, srv *http.Server) error {
 	if err != nil {
 		err = errors.Join(fmt.Errorf("shut down %s: %w", ln.Addr(), err), srv.Close())
 	}
-	<-ended // nolint:errcheck // always http.ErrServerClosed
+	<-ended //nolint:errcheck // always http.ErrServerClosed
 	return err
 }
 

@@ -92,7 +92,7 @@ func validateReload(current *nodeconfig.Config, flags *nodeconfig.Flags) bool {
 func reexec() error {
 	program, err := exec.LookPath(os.Args[0])
 	if err == nil {
-		err = syscall.Exec(program, os.Args, os.Environ()) // nolint:gosec // own command line
+		err = syscall.Exec(program, os.Args, os.Environ()) //nolint:gosec // own command line
 	}
 	return fmt.Errorf("restart: %w", err)
 }

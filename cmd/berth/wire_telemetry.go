@@ -130,7 +130,7 @@ func (b *berth) heartbeat(name string) {
 		loop = b.loops.Watch(name, max(timeout, 4*allocator.HeartbeatInterval))
 		b.loopsByName.Store(name, loop)
 	}
-	loop.(*systemd.Loop).Beat() // nolint:errcheck // loopsByName contains only loops
+	loop.(*systemd.Loop).Beat() //nolint:errcheck // loopsByName contains only loops
 	hang(name)
 }
 

@@ -138,8 +138,8 @@ func mirrorEndpoint(a *corev1.EndpointAddress, ready bool) discoveryv1.Endpoint 
 	return out
 }
 
-func newMirrorSlice(ep *corev1.Endpoints, family discoveryv1.AddressType, subset,
-	n int) *discoveryv1.EndpointSlice { //nolint:staticcheck // as above
+//nolint:staticcheck // as above
+func newMirrorSlice(ep *corev1.Endpoints, family discoveryv1.AddressType, subset, n int) *discoveryv1.EndpointSlice {
 	h := fnv.New32a()
 	_, _ = fmt.Fprintf(h, "%s %s %d %d", ep.UID, family, subset, n)
 	yes := true

@@ -42,7 +42,7 @@ func dialRuntime(ctx context.Context, u *url.URL) (net.Conn, error) {
 		}
 		d := tls.Dialer{
 			Config: &tls.Config{InsecureSkipVerify: true},
-		} // nolint:gosec // self-signed by the runtime, see nodeapi.NewRuntimeExecutor
+		} //nolint:gosec // self-signed by the runtime, see nodeapi.NewRuntimeExecutor
 		return d.DialContext(ctx, "tcp", net.JoinHostPort(host, port))
 	}
 	if port == "" {
