@@ -55,7 +55,7 @@ func TestEnvironment(t *testing.T) {
 			containers:
 			- name: c
 			  image: berth/testbox:1
-			  args: [env, ",", print, "$(PLAIN)-$(UNSET)-$$(PLAIN)", ",", args, ",", print, --end--, ",", sleep]
+			  args: [env, ",", print, "$(PLAIN)-$(MISSING)-$$(PLAIN)", ",", args, ",", print, --end--, ",", sleep]
 			  resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {memory: 64Mi}}
 			  envFrom:
 			  - {configMapRef: {name: cm}}
@@ -88,7 +88,7 @@ func TestEnvironment(t *testing.T) {
 			"POD=env", "SPACE="+s.ns, "POD_UID="+string(p.UID), "LABEL=x", "NOTE=note", "NODE="+s.Host.Name,
 			"ACCOUNT=robot",
 			"POD_IP="+p.Status.PodIP, "HOST_IP="+s.Host.Gateway.String(), "CPU=100", "MEM=64", "HOSTNAME=env",
-			"plain-$(UNSET)-$(PLAIN)")
+			"plain-$(MISSING)-$(PLAIN)")
 		if strings.Contains(log, "\nOPT=") {
 			t.Error("variable of a missing optional key is set")
 		}
