@@ -41,6 +41,8 @@ type Config struct {
 	NodeReturnPeriod time.Duration
 	// EventTTL is the time after which events are deleted.
 	EventTTL time.Duration
+	// OpenAPITTL is how long the OpenAPI documents stay in memory after the last request.
+	OpenAPITTL time.Duration
 	// EtcdCompactionInterval is the interval of etcd compaction: older revisions are not available
 	// to watches and paged lists. EtcdDefragmentationInterval is the interval at which the embedded
 	// store is checked for unused space.
@@ -93,7 +95,7 @@ func Default() Config {
 		ServiceNodePorts:       serviceips.PortRange{First: 30000, Last: 32767},
 		OwnCertificateDuration: pki.DefaultCertificateDuration, ClusterSigningDuration: pki.DefaultCertificateDuration,
 		NodeReturnPeriod: pki.DefaultCertificateDuration,
-		EventTTL:         time.Hour, EtcdCompactionInterval: 5 * time.Minute,
+		EventTTL:         time.Hour, OpenAPITTL: 30 * time.Second, EtcdCompactionInterval: 5 * time.Minute,
 		EtcdDefragmentationInterval: 10 * time.Minute,
 		ServiceRepairInterval:       3 * time.Minute,
 		ExtendTokenExpiration:       true, Controllers: []string{allControllers},

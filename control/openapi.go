@@ -21,9 +21,6 @@ const (
 	// openAPIIndex lists the documents with their hashes. kubectl requests it at each start and
 	// usually has the documents in its disk cache.
 	openAPIIndex = "/openapi/v3"
-	// documentTTL is how long the documents are cached after the last request. One client run
-	// requests several of them.
-	documentTTL = 5 * time.Second
 )
 
 // addOpenAPI adds the OpenAPI definitions, which the library needs for server-side apply. The
@@ -40,11 +37,11 @@ func addOpenAPI(config *genericapiserver.Config) {
 }
 
 // serveOpenAPI serves /openapi/v2 and /openapi/v3. All servers of a process with the same version
-// serve the same kinds and share the documents.
-func serveOpenAPI(server *genericapiserver.GenericAPIServer, config *genericapiserver.Config) {
+// serve the same kinds and share the documents, with the TTL of the first one.
+func serveOpenAPI(server *genericapiserver.GenericAPIServer, config *genericapiserver.Config, ttl time.Duration) {
 	shared, _ := documentCaches.LoadOrStore(
 		config.OpenAPIConfig.Info.Version,
-		&documentCache{ttl: documentTTL, build: func() http.Handler {
+		&documentCache{ttl: ttl, build: func() http.Handler {
 			m := mux.NewPathRecorderMux("openapi")
 			routes.OpenAPI{Config: config.OpenAPIConfig}.InstallV2(server.Handler.GoRestfulContainer, m)
 			routes.OpenAPI{V3Config: config.OpenAPIV3Config}.InstallV3(server.Handler.GoRestfulContainer, m)
@@ -116,8 +113,8 @@ func (d *documentCache) cachedIndex(ctx context.Context) *recordedResponse {
 	if d.getHandler().ServeHTTP(index, r); index.status != http.StatusOK {
 		return nil
 	}
-	for _, name := range []string{"Content-Length", "Last-Modified",
-		"Accept-Ranges"} { // specific to the recorded response
+	// These headers are specific to the recorded response.
+	for _, name := range []string{"Content-Length", "Last-Modified", "Accept-Ranges"} {
 		index.header.Del(name)
 	}
 	d.mu.Lock()

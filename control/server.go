@@ -174,7 +174,7 @@ func (s *Server) build() error {
 	if err := s.install(s.generic, all); err != nil {
 		return err
 	}
-	serveOpenAPI(s.generic, config)
+	serveOpenAPI(s.generic, config, s.Config.OpenAPITTL)
 	return s.addPolicy()
 }
 

@@ -59,6 +59,7 @@ func Start(t testing.TB, change ...func(*control.Config)) *Server {
 func open(ctx context.Context, change ...func(*control.Config)) (*Server, error) {
 	c := control.Default()
 	c.Listen, c.UnsafeNoFsync = "127.0.0.1:0", true
+	c.OpenAPITTL = time.Hour // all servers of this process share the documents
 	for _, f := range change {
 		f(&c)
 	}
