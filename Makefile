@@ -38,12 +38,13 @@ deps: ## what the tests need on a fresh Debian 12
 	./test/deps.sh $(DISTRIBUTION)
 
 # vet looks at packages as go test -race compiles them, so that this is done once.
+# Three packages run at once: the tests of many packages mostly wait.
 # The model world's seeds, each one goroutine's, run without the race detector; with it a tenth of them.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
 	go vet -race ./... ./test/...
 	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent/pod -seeds $(SEEDS)
 	mkdir -p .cache
-	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -timeout 40m $(TESTFLAGS) ./... ./test/...; status=$$?; \
+	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -p 3 -timeout 40m $(TESTFLAGS) ./... ./test/...; status=$$?; \
 		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; exit $$status
 
 test-stress: deps $(GOTESTSUM) ## make test RUNS times beside LOAD busy processes

@@ -2,7 +2,7 @@
 // files, cgroups, network) and from the inside (what a container observes).
 //
 // Tests share one host and one agent for each containerd version. The function forEachContainerd
-// runs the body of a test on each of them. A test that changes the node uses forEachNewNode. Each
+// runs the body of a test on them, see versionsOf. A test that changes the node uses forEachNewNode. Each
 // body has its own namespace, removes its manifests at the end and waits until the pods are deleted.
 // When all tests have finished, no pod may have leftovers on the hosts.
 //

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"net"
 	"net/http"
@@ -54,11 +55,32 @@ var namespaceCount atomic.Int64
 
 var nonNameChars = regexp.MustCompile(`[^a-z0-9]+`)
 
-// forEachContainerd runs body on the shared node of each containerd version.
+// versionTests are tests that expect something else from each version of containerd.
+var versionTests = []string{
+	"TestCheckAndVersion", "TestImageVolumes", "TestRecursiveReadOnlyMounts", "TestStopSignals",
+	"TestSupplementalGroupsPolicy", "TestUsersGroupsAndCapabilities",
+}
+
+// versionsOf returns the versions of containerd for a test. Tests of scenarios and versionTests run on
+// all of them. The other tests are divided between the versions to save time, and run on all with
+// BERTH_TORTURE.
+func versionsOf(t *testing.T) []hosts.Version {
+	all := hosts.Versions()
+	if os.Getenv("BERTH_TORTURE") != "" || strings.HasPrefix(t.Name(), "TestScenario") ||
+		slices.Contains(versionTests, t.Name()) {
+		return all
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(t.Name()))
+	i := int(h.Sum32() % uint32(len(all)))
+	return all[i : i+1]
+}
+
+// forEachContainerd runs body on the shared node of each containerd version of versionsOf.
 func forEachContainerd(t *testing.T, body func(t *testing.T, s *Namespace)) {
 	t.Helper()
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range versionsOf(t) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n, err := shared.get(v)
@@ -70,11 +92,11 @@ func forEachContainerd(t *testing.T, body func(t *testing.T, s *Namespace)) {
 	}
 }
 
-// forEachNewNode runs body on a new node for each containerd version.
+// forEachNewNode runs body on a new node for each containerd version of versionsOf.
 func forEachNewNode(t *testing.T, o nodeOptions, body func(t *testing.T, s *Namespace)) {
 	t.Helper()
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range versionsOf(t) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			body(t, newNode(t, v, o))
