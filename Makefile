@@ -17,6 +17,7 @@ CONTAINERD ?=
 RUNS    ?= 5
 LOAD    ?= 4
 TESTFLAGS ?=
+LONGEST = $(addprefix ./test/,systemd e2e crash control pair vm nspawn up)
 
 export GOFLAGS ?= -buildvcs=false
 
@@ -38,13 +39,13 @@ deps: ## what the tests need on a fresh Debian 12
 	./test/deps.sh $(DISTRIBUTION)
 
 # vet looks at packages as go test -race compiles them, so that this is done once.
-# Three packages run at once: the tests of many packages mostly wait.
+# Three packages run at once, the longest first: the tests of many packages mostly wait.
 # The model world's seeds, each one goroutine's, run without the race detector; with it a tenth of them.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
 	go vet -race ./... ./test/...
 	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent/pod -seeds $(SEEDS)
 	mkdir -p .cache
-	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -p 3 -timeout 40m $(TESTFLAGS) ./... ./test/...; status=$$?; \
+	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -p 3 -timeout 40m $(TESTFLAGS) $(LONGEST) ./... ./test/...; status=$$?; \
 		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; exit $$status
 
 test-stress: deps $(GOTESTSUM) ## make test RUNS times beside LOAD busy processes
@@ -89,7 +90,7 @@ e2e: deps ## the end-to-end tests alone
 # A part that ends within a given time: make torture PIECE=Churn KILLS=500 BOUND=30m, or PIECES=./test/e2e PIECE=FullNode.
 # The long churn and the power cuts alone, with their reports: make torture PIECE='LongChurn|PowerCuts' REPORT=docs/reports
 PIECE  ?= .
-PIECES ?= ./test/crash ./test/e2e ./agent/checkpoint
+PIECES ?= ./test/crash ./test/e2e ./test/control ./agent/checkpoint
 KILLS  ?=
 HOUR   ?=
 CUTS   ?=

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"os"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -17,7 +18,6 @@ import (
 )
 
 const (
-	kills   = 50
 	writers = 4
 	// names per writer: few, so that objects are changed and deleted often.
 	names = 8
@@ -66,11 +66,20 @@ type model struct {
 	uncertain      bool
 }
 
-// TestAcknowledgedWritesSurviveKills kills the server 50 times during writes. After each restart, the
+// killCount returns how often the server is killed: 20 times, and 100 times with BERTH_TORTURE.
+func killCount() int {
+	if os.Getenv("BERTH_TORTURE") != "" {
+		return 100
+	}
+	return 20
+}
+
+// TestAcknowledgedWritesSurviveKills kills the server during writes, see killCount. After each restart, the
 // store has all acknowledged writes, and no writes that no client sent. Clients resume their watches and
 // observe the final state.
 func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 	t.Parallel()
+	kills := killCount()
 	p := Launch(t)
 	ctx := t.Context()
 	if _, err := p.WaitReady(ctx); err != nil {
