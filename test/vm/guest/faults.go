@@ -11,11 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// probedPod is the spec of a pod with probes that ignores SIGTERM.
-const probedPod = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, " +
+// probedPod is the spec of a pod with probes that ignores SIGTERM. Each run of a command takes a second of
+// CPU time on the emulated machine.
+const probedPod = "  hostNetwork: true\n  terminationGracePeriodSeconds: 8\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, " +
 	"\"trap '' TERM; while true; do sleep 1; done\"]\n" +
-	"    readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n    livenessProbe: " +
-	"{exec: {command: [\"true\"]}, periodSeconds: 1, timeoutSeconds: 20}\n"
+	"    readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 3, timeoutSeconds: 20}\n    livenessProbe: " +
+	"{exec: {command: [\"true\"]}, periodSeconds: 3, timeoutSeconds: 20}\n"
 
 // clockSteps steps the clock forward and back. No pod is restarted or loses its readiness, a
 // terminating pod keeps its grace period, and new pods run.
