@@ -3,8 +3,8 @@ package control
 import (
 	"context"
 	"fmt"
-	"os"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"sync"
 	"testing"

@@ -21,6 +21,7 @@ import (
 type Process struct {
 	DataDir string
 	Listen  string // the same address for all starts
+	Program string // empty: the program under test
 	cmd     *exec.Cmd
 	done    chan struct{} // closed after cmd has exited with waitErr
 	waitErr error
@@ -50,9 +51,12 @@ func freeAddress(t testing.TB) string {
 // Start starts the program. A previous process must have exited.
 func (p *Process) Start(t testing.TB, args ...string) {
 	t.Helper()
-	program, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
-	if err != nil {
-		t.Fatal(err)
+	program := p.Program
+	if program == "" {
+		var err error
+		if program, err = hosts.BuildControl(t.Context(), hosts.BuildOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	log, err := os.OpenFile(p.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -264,3 +264,36 @@ func WriteProgram(path, text string) error {
 	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(path, []byte(text), 0o755)
 }
+
+// PreviousRelease is the commit of the release before this one: the last one with the old names of
+// packages, flags and fields.
+const PreviousRelease = "eef280dac6665919fa839cb9b3157d2c02f2eb74"
+
+// BuildPreviousRelease returns a directory with berth and berth-control of PreviousRelease, built once
+// from the history of the checkout.
+func BuildPreviousRelease(ctx context.Context) (dir string, err error) {
+	repo, err := RepoRoot()
+	if err != nil {
+		return "", err
+	}
+	key := PreviousRelease[:12] + "-" + runtime.Version() + "-" + runtime.GOARCH
+	return Cached("release", key, func(dir string) error {
+		source, err := os.MkdirTemp("", "berth-release-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(source)
+		archive := filepath.Join(source, "source.tar")
+		for _, c := range [][]string{
+			{"git", "-C", repo, "archive", "-o", archive, PreviousRelease},
+			{"tar", "-xf", archive, "-C", source},
+		} {
+			if out, err := exec.CommandContext(ctx, c[0], c[1:]...).CombinedOutput(); err != nil {
+				return fmt.Errorf("get the source of the previous release (the checkout needs its history): %w\n%s",
+					err, out)
+			}
+		}
+		return goBuild(ctx, source, "0", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/",
+			"./cmd/berth", "./cmd/berth-control")
+	})
+}
