@@ -144,7 +144,7 @@ func TestDevicesAcrossAgentRestarts(t *testing.T) {
 			}
 		}
 		// A restarted container keeps its device. A new pod gets none.
-		s.Exec("crashes", "c", "/bin/testbox", "write", "/tmp/x", "y")
+		s.crash("crashes")
 		s.Wait("crashes", "restarted", func(p *corev1.Pod) bool {
 			return status(p, "c").RestartCount > 0 && status(p, "c").State.Running != nil
 		})
@@ -177,6 +177,13 @@ func TestDevicesAcrossAgentRestarts(t *testing.T) {
 	})
 }
 
+// crash makes a container exit that awaits /tmp/x. It may exit before the command that creates the file,
+// which then fails.
+func (s *Namespace) crash(pod string) {
+	_ = s.Agent.Command(s.t.Context(), "exec", "-n", s.ns, pod, "-c", "c", "--", "/bin/testbox", "write", "/tmp/x",
+		"y").Run()
+}
+
 // TestContainerRestartsWithoutDevicePlugin checks that a container restarts with its device while no
 // plugin runs, before and after an agent restart.
 func TestContainerRestartsWithoutDevicePlugin(t *testing.T) {
@@ -195,9 +202,7 @@ func TestContainerRestartsWithoutDevicePlugin(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The container may exit before the command does, which then fails.
-			_ = s.Agent.Command(t.Context(), "exec", "-n", s.ns, "crashes", "-c", "c", "--", "/bin/testbox", "write",
-				"/tmp/x", "y").Run()
+			s.crash("crashes")
 			after := s.Wait("crashes", "restarted", func(p *corev1.Pod) bool {
 				c := status(p, "c")
 				return c.RestartCount > int32(round) && c.State.Running != nil
