@@ -13,7 +13,7 @@ import (
 
 // probedPod is the spec of a pod with probes that ignores SIGTERM. Each run of a command takes a second of
 // CPU time on the emulated machine.
-const probedPod = "  hostNetwork: true\n  terminationGracePeriodSeconds: 8\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, " +
+const probedPod = "  hostNetwork: true\n  containers:\n  - name: c\n    image: busybox:1.36\n    command: [sh, -c, " +
 	"\"trap '' TERM; while true; do sleep 1; done\"]\n" +
 	"    readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 3, timeoutSeconds: 20}\n    livenessProbe: " +
 	"{exec: {command: [\"true\"]}, periodSeconds: 3, timeoutSeconds: 20}\n"
