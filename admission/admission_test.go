@@ -434,8 +434,8 @@ func TestHostPorts(t *testing.T) {
 }
 
 func TestOperatingSystem(t *testing.T) {
-	labelled := podOf(t, "{}")
-	labelled.Labels = map[string]string{corev1.LabelOSStable: "windows"}
+	labeled := podOf(t, "{}")
+	labeled.Labels = map[string]string{corev1.LabelOSStable: "windows"}
 	right := podOf(t, "os: {name: linux}")
 	right.Labels = map[string]string{corev1.LabelOSStable: "linux"}
 	check(t, []row{
@@ -445,7 +445,7 @@ func TestOperatingSystem(t *testing.T) {
 				{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"},
 			}},
 		{sentence: "a Windows node", pod: podOf(t, "os: {name: windows}"), node: func(n *Node) { n.OS = "windows" }},
-		{sentence: "a pod that is labelled for Windows", pod: labelled,
+		{sentence: "a pod that is labeled for Windows", pod: labeled,
 			want: []Rejection{
 				{
 					Reason:  "PodOSSelectorNodeLabelDoesNotMatch",

@@ -522,7 +522,7 @@ func checkReport() nodeapi.CheckReport {
 			Detail:    "no configuration in /etc/cni/net.d",
 			Remedy:    "write one, or start berth with --cni-pod-cidr",
 		},
-		{Name: "clock", Detail: "not synchronised", Remedy: "run a time service"}}}
+		{Name: "clock", Detail: "not synchronized", Remedy: "run a time service"}}}
 }
 
 func agentVersion() nodeapi.Version {

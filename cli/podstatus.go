@@ -27,17 +27,17 @@ func summarize(p *corev1.Pod) summary {
 		}
 	}
 	waiting := initStatus(p, sidecar)
-	initialising := waiting != "" && !isTrue(p, corev1.PodInitialized)
+	initializing := waiting != "" && !isTrue(p, corev1.PodInitialized)
 	for _, c := range p.Status.InitContainerStatuses {
 		if sidecar[c.Name] && c.Ready && started(c) {
 			s.ready++
 		}
-		if initialising || sidecar[c.Name] {
+		if initializing || sidecar[c.Name] {
 			s.count(c)
 		}
 	}
 	s.status = waiting
-	if !initialising {
+	if !initializing {
 		s.status = mainStatus(p)
 		for _, c := range p.Status.ContainerStatuses {
 			s.count(c)

@@ -555,11 +555,11 @@ func TestN4ActiveRequestsFinishAndStreamsStop(t *testing.T) {
 
 func TestWatchFiltersPods(t *testing.T) {
 	web, other := pod("default", "web", "app=web"), pod("default", "db", "app=db")
-	relabelled := pod("default", "web", "app=none")
+	relabeled := pod("default", "web", "app=none")
 	steps := []PodEvent{
 		{Added, &web}, {Added, &other}, {Type: Synced},
 		{Modified, &web}, {Modified, &other}, {Deleted, &other},
-		{Modified, &relabelled}, {Modified, &relabelled}, {Modified, &web}, {Deleted, &web},
+		{Modified, &relabeled}, {Modified, &relabeled}, {Modified, &web}, {Deleted, &web},
 	}
 	c := startAgent(t, Handlers{WatchPods: func(_ context.Context, send func(PodEvent) error) error {
 		for _, e := range steps {

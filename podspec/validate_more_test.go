@@ -168,7 +168,7 @@ func TestValidateVolumes(t *testing.T) {
 			vol("flexVolume: {options: {a.kubernetes.io/b: c, d: e}}"),
 			[]string{v + ".flexVolume.driver: Required", v + ".flexVolume.options[a.kubernetes.io/b]: reserved"}},
 		{
-			"Fibre Channel has WWNs or WWIDs",
+			"Fibre Channel has WWNs or WWIDs", //nolint:misspell // the name of the protocol
 			vol("fc: {targetWWNs: [a], wwids: [b]}"),
 			[]string{v + ".fc.targetWWNs: ", v + ".fc.lun: Required"},
 		},

@@ -83,7 +83,7 @@ func TestInterruptedStartIsNotCounted(t *testing.T) {
 	}
 	creating := func(k *Container) { k.State, k.CreatedAt, k.StartedAt = Unknown, time.Time{}, time.Time{} }
 	starting := func(k *Container) { k.State, k.StartedAt = Unknown, time.Time{} }
-	cancelled := func(k *Container) { k.State, k.StartedAt, k.ExitCode, k.Interrupted = Exited, time.Time{}, 128, true }
+	canceled := func(k *Container) { k.State, k.StartedAt, k.ExitCode, k.Interrupted = Exited, time.Time{}, 128, true }
 	none := []string{"app    waiting ContainerCreating restarts=0"}
 	runCases(t, []testCase{
 		{"the runtime died during CreateContainer", interrupted(creating), "remove app-0", none},
@@ -93,7 +93,7 @@ func TestInterruptedStartIsNotCounted(t *testing.T) {
 		{"the runtime died during StartContainer", interrupted(starting).begin().finish(), "start app#0", none},
 		{"where the policy is Never it may have run and is stopped", interrupted(starting, never), "stop app-0 30s",
 			nil},
-		{"the runtime gave up the start", interrupted(cancelled).begin().finish(), "start app#0", none},
+		{"the runtime gave up the start", interrupted(canceled).begin().finish(), "start app#0", none},
 		{"a container that was observed running has run", up().change("app", creating), "stop app-0 30s", nil},
 		{"a container with a start time has run",
 			interrupted(func(k *Container) { k.State, k.StartedAt = Unknown, k.CreatedAt }), "stop app-0 30s", nil},

@@ -38,11 +38,11 @@ const (
 	marginLeft, marginRight        = 60, 20
 	marginTop, marginBottom        = 34, 26
 	innerWidth, innerHeight        = plotWidth - marginLeft - marginRight, panelHeight - marginTop - marginBottom
-	tickColour, gridColour         = "#d9a3a3", "#dddddd"
+	tickColor, gridColor           = "#d9a3a3", "#dddddd"
 	background, foreground, family = "#ffffff", "#333333", "sans-serif"
 )
 
-var colours = []string{"#1f6fb4", "#c8641e", "#2f8f4e", "#7a4fa3"}
+var colors = []string{"#1f6fb4", "#c8641e", "#2f8f4e", "#7a4fa3"}
 
 // draw returns an SVG of panels, one below the other, with the same time axis.
 func draw(duration time.Duration, panels []chartPanel) string {
@@ -78,12 +78,12 @@ func (p *chartPanel) draw(b *strings.Builder, duration time.Duration) {
 	fmt.Fprintf(b, `<text x="%d" y="18" font-weight="bold">%s</text>`+"\n", marginLeft, html.EscapeString(p.title))
 	for v := 0.0; v <= maxValue+step/2; v += step {
 		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="%s"/>`, marginLeft, plotWidth-marginRight,
-			y(v), y(v), gridColour)
+			y(v), y(v), gridColor)
 		fmt.Fprintf(b, `<text x="%d" y="%.1f" text-anchor="end">%g</text>`+"\n", marginLeft-6, y(v)+4, v)
 	}
 	for _, at := range p.ticks {
 		fmt.Fprintf(b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="%s"/>`+"\n", x(at), x(at), marginTop,
-			marginTop+innerHeight, tickColour)
+			marginTop+innerHeight, tickColor)
 	}
 	unit, name := time.Minute, "min"
 	if duration < 5*time.Minute {
@@ -96,18 +96,18 @@ func (p *chartPanel) draw(b *strings.Builder, duration time.Duration) {
 	}
 	legend := marginLeft + 8*len(p.title) + 20
 	for i, l := range p.lines {
-		colour := colours[i%len(colours)]
+		color := colors[i%len(colors)]
 		fmt.Fprintf(b, `<rect x="%d" y="9" width="12" height="10" fill="%s"/><text x="%d" y="18">%s</text>`+"\n",
-			legend, colour, legend+17, html.EscapeString(l.name))
+			legend, color, legend+17, html.EscapeString(l.name))
 		legend += 8*len(l.name) + 40
-		l.draw(b, colour, x, y)
+		l.draw(b, color, x, y)
 	}
 }
 
-func (l *line) draw(b *strings.Builder, colour string, x func(time.Duration) float64, y func(float64) float64) {
+func (l *line) draw(b *strings.Builder, color string, x func(time.Duration) float64, y func(float64) float64) {
 	if l.dots {
 		for _, p := range l.points {
-			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`+"\n", x(p.at), y(p.value), colour)
+			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`+"\n", x(p.at), y(p.value), color)
 		}
 		return
 	}
@@ -120,7 +120,7 @@ func (l *line) draw(b *strings.Builder, colour string, x func(time.Duration) flo
 		if end < 0 {
 			end = len(rest)
 		}
-		fmt.Fprintf(b, `<polyline fill="none" stroke="%s" stroke-width="1.5" points="`, colour)
+		fmt.Fprintf(b, `<polyline fill="none" stroke="%s" stroke-width="1.5" points="`, color)
 		for _, p := range rest[:end] {
 			fmt.Fprintf(b, "%.1f,%.1f ", x(p.at), y(p.value))
 		}
