@@ -52,7 +52,7 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 							"container log rotation failed",
 							"containerName",
 							k.Name,
-							"containerID",
+							"containerID", //nolint:sloglint // the kubelet's name for the attribute
 							k.ID,
 							"err",
 							err,
