@@ -238,6 +238,7 @@ func name(pod *corev1.Pod) string { return string(pod.UID) }
 
 // --- prepare
 
+// Pod returns the sandboxes and containers of a pod.
 func (h *Host) Pod(ctx context.Context, uid types.UID) (sbs []plan.Sandbox, ks []plan.Container, err error) {
 	h.Mu.Lock() // the response has the state at the start of the call
 	sbs, ks = slices.Clone(h.StateOf(uid).Sandboxes), slices.Clone(h.StateOf(uid).Containers)
@@ -246,6 +247,7 @@ func (h *Host) Pod(ctx context.Context, uid types.UID) (sbs []plan.Sandbox, ks [
 	return sbs, ks, err
 }
 
+// Container returns the container with an ID.
 func (h *Host) Container(ctx context.Context, id string) (k plan.Container, err error) {
 	err = h.call(ctx, "status", id, func() error {
 		for _, p := range h.AllPods {
@@ -261,6 +263,7 @@ func (h *Host) Container(ctx context.Context, id string) (k plan.Container, err 
 	return k, err
 }
 
+// Observe reports whether the directories of a pod exist, and the state of its volumes.
 func (h *Host) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeStatus, err error) {
 	err = h.call(ctx, "observeHost", name(pod), func() error {
 		dirs, vols = h.StateOf(pod.UID).Dirs, maps.Clone(h.StateOf(pod.UID).Volumes)
@@ -275,6 +278,7 @@ type Images struct{ *Host }
 // Images returns the adapter of images.
 func (h *Host) Images() Images { return Images{h} }
 
+// Observe returns the status of images on the host and counts the checks in ImageChecks.
 func (h Images) Observe(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImageStatuses {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -291,6 +295,7 @@ func (h *Host) image(name string) plan.Image {
 	return plan.Image{ID: "sha:" + name + h.MovedTags[name], InspectedAt: time.Now()}
 }
 
+// Resolve returns the image that a name refers to. It fails with ImageNotFound if the image is not present.
 func (h *Host) Resolve(_ context.Context, _ *corev1.Pod, image string, _ plan.Objects) (plan.Image, error) {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
@@ -304,10 +309,12 @@ func (h *Host) Resolve(_ context.Context, _ *corev1.Pod, image string, _ plan.Ob
 
 // --- configure
 
+// CreateDirs creates the directories of a pod.
 func (h *Host) CreateDirs(ctx context.Context, pod *corev1.Pod) error {
 	return h.call(ctx, "createDirs", name(pod), func() error { h.StateOf(pod.UID).Dirs = true; return nil })
 }
 
+// Mount mounts a volume of a pod.
 func (h *Host) Mount(ctx context.Context, pod *corev1.Pod, vol, version string, _ plan.Objects, _ []string) error {
 	return h.call(ctx, "mount", name(pod)+"/"+vol, func() error {
 		h.StateOf(pod.UID).Volumes[vol] = plan.VolumeStatus{Version: version}
@@ -315,6 +322,7 @@ func (h *Host) Mount(ctx context.Context, pod *corev1.Pod, vol, version string, 
 	})
 }
 
+// Project writes a new version of a projected volume.
 func (h *Host) Project(ctx context.Context, pod *corev1.Pod, vol, version string, objs plan.Objects, _ []string) error {
 	return h.call(ctx, "project", name(pod)+"/"+vol+" "+version, func() error {
 		h.StateOf(pod.UID).Volumes[vol] = plan.VolumeStatus{Version: version}
@@ -328,22 +336,26 @@ type Cgroups struct{ h *Host }
 // Cgroups returns the adapter of cgroups.
 func (h *Host) Cgroups() Cgroups { return Cgroups{h} }
 
+// Exists reports whether the cgroup of a pod exists.
 func (c Cgroups) Exists(_ context.Context, pod *corev1.Pod) (bool, error) {
 	c.h.Mu.Lock()
 	defer c.h.Mu.Unlock()
 	return c.h.StateOf(pod.UID).Cgroup, nil
 }
 
+// Ensure creates the cgroup of a pod.
 func (c Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 	return c.h.call(ctx, "ensureCgroup", name(pod), func() error { c.h.StateOf(pod.UID).Cgroup = true; return nil })
 }
 
+// Remove removes the cgroup of a pod.
 func (c Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 	return c.h.call(ctx, "removeCgroup", name(pod), func() error { c.h.StateOf(pod.UID).Cgroup = false; return nil })
 }
 
 // --- build-run
 
+// Pull pulls the image of a container.
 func (h *Host) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, _ plan.Objects) (plan.Image, error) {
 	var img plan.Image
 	err := h.call(
@@ -353,6 +365,7 @@ func (h *Host) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, _ pl
 	return img, err
 }
 
+// RunSandbox creates a ready sandbox. A second ready sandbox of the pod is a violation.
 func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxConfig) (sb plan.Sandbox, err error) {
 	err = h.call(ctx, "runSandbox", name(pod), func() error {
 		p := h.StateOf(pod.UID)
@@ -374,6 +387,7 @@ func (h *Host) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxCo
 	return sb, err
 }
 
+// StartContainer creates and starts a container. A second live instance is a violation.
 func (h *Host) StartContainer(ctx context.Context, pod *corev1.Pod, name string,
 	s plan.ContainerConfig) (k plan.Container, err error) {
 	err = h.call(ctx, "start", string(pod.UID)+"/"+name, func() error {
@@ -405,8 +419,10 @@ func (h *Host) StartContainer(ctx context.Context, pod *corev1.Pod, name string,
 	return k, nil
 }
 
+// EnvFiles returns no environment files.
 func (h *Host) EnvFiles(*corev1.Pod, *corev1.Container) plan.EnvFiles { return nil }
 
+// ResizeContainer records the new memory limit of a container.
 func (h *Host) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, _ string) error {
 	c := podspec.FindContainer(pod, name)
 	return h.call(
@@ -415,6 +431,7 @@ func (h *Host) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, _ str
 	)
 }
 
+// ContainerMounts returns VolumeMounts for every container.
 func (h *Host) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, uint32, plan.Objects,
 	plan.Sandbox) ([]plan.Mount, error) {
 	return slices.Clone(h.VolumeMounts), nil
@@ -445,6 +462,7 @@ func (h *Host) find(id string) (types.UID, *PodState) {
 	return "", &PodState{}
 }
 
+// StopContainer stops a container. A running container exits with code 137.
 func (h *Host) StopContainer(ctx context.Context, id string, grace time.Duration) (out plan.Container, err error) {
 	h.Mu.Lock()
 	uid, _ := h.find(id)
@@ -465,6 +483,7 @@ func (h *Host) StopContainer(ctx context.Context, id string, grace time.Duration
 	return out, err
 }
 
+// RemoveContainer removes a container. Removing a running container is a violation.
 func (h *Host) RemoveContainer(ctx context.Context, id string) error {
 	return h.call(ctx, "removeContainer", id, func() error {
 		_, p := h.find(id)
@@ -478,6 +497,7 @@ func (h *Host) RemoveContainer(ctx context.Context, id string) error {
 	})
 }
 
+// StopSandbox stops a sandbox.
 func (h *Host) StopSandbox(ctx context.Context, id string) error {
 	return h.call(ctx, "stopSandbox", id, func() error {
 		_, p := h.find(id)
@@ -490,6 +510,7 @@ func (h *Host) StopSandbox(ctx context.Context, id string) error {
 	})
 }
 
+// RemoveSandbox removes a sandbox with its containers.
 func (h *Host) RemoveSandbox(ctx context.Context, id string) error {
 	return h.call(ctx, "removeSandbox", id, func() error {
 		_, p := h.find(id)
@@ -501,6 +522,7 @@ func (h *Host) RemoveSandbox(ctx context.Context, id string) error {
 	})
 }
 
+// Unmount unmounts a volume of a pod. Running containers in the pod are a violation.
 func (h *Host) Unmount(ctx context.Context, pod *corev1.Pod, vol string) error {
 	return h.call(ctx, "unmount", name(pod)+"/"+vol, func() error {
 		if n := len(h.runningContainersOf(pod.UID)); n > 0 {
@@ -520,6 +542,7 @@ func (h *Host) runningContainersOf(uid types.UID) (running []plan.Container) {
 	return running
 }
 
+// RemoveDirs removes the directories of a pod.
 func (h *Host) RemoveDirs(ctx context.Context, pod *corev1.Pod) error {
 	return h.call(ctx, "removeDirs", name(pod), func() error { h.StateOf(pod.UID).Dirs = false; return nil })
 }
@@ -527,7 +550,7 @@ func (h *Host) RemoveDirs(ctx context.Context, pod *corev1.Pod) error {
 // Hash returns a pseudo-random number that depends only on its arguments.
 func Hash(seed int, call string, n int, what string) uint64 {
 	f := fnv.New64a()
-	fmt.Fprint(f, seed, call, n, what)
+	_, _ = fmt.Fprint(f, seed, call, n, what) // a hash returns no errors
 	return f.Sum64() >> 9
 }
 
