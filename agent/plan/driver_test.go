@@ -122,7 +122,8 @@ func (w *driver) decide() Plan {
 
 // begin decides and starts all actions of the plan.
 func (w *driver) begin() *driver {
-	for _, a := range w.decide().Actions() {
+	p := w.decide()
+	for _, a := range p.Actions() {
 		w.in.InProgress[a.Key()] = a
 	}
 	return w

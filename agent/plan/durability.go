@@ -23,7 +23,7 @@ const (
 )
 
 // Requires returns what must be on disk before an action of the plan may start.
-func (p Plan) Requires(a Action) Requirement { return p.Requirements[a.Key()] }
+func (p *Plan) Requires(a Action) Requirement { return p.Requirements[a.Key()] }
 
 // setDurability sets the durability contract. before is the memory of the previous plan, or the
 // memory restored from disk.

@@ -41,7 +41,7 @@ type Reason struct {
 }
 
 // Actions returns all actions of the plan.
-func (p Plan) Actions() []Action {
+func (p *Plan) Actions() []Action {
 	as := make([]Action, 0, len(p.Configure)+len(p.Cleanup)+len(p.BuildRun))
 	for _, a := range p.Configure {
 		as = append(as, a)
@@ -56,7 +56,7 @@ func (p Plan) Actions() []Action {
 }
 
 // Empty reports whether the plan contains no actions and cancels none.
-func (p Plan) Empty() bool {
+func (p *Plan) Empty() bool {
 	return len(p.Configure)+len(p.Cleanup)+len(p.BuildRun)+len(p.Cancel) == 0
 }
 

@@ -89,7 +89,7 @@ func sameCondition(a, b []corev1.PodCondition, kind corev1.PodConditionType) boo
 }
 
 // ProbeTargets returns the probes of the plan by container.
-func (p Plan) ProbeTargets(observed Observed) (all []ProbeTarget) {
+func (p *Plan) ProbeTargets(observed Observed) (all []ProbeTarget) {
 	for _, k := range observed.Containers {
 		if probes, wanted := p.Probes[k.ID]; wanted {
 			all = append(all, ProbeTarget{ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP,
