@@ -26,7 +26,7 @@ func New(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
 				}
 				countOutcome(m, r)
 			},
-			PodStarted:  func(s pod.PodStart) { countStart(m, s) },
+			PodStarted:  func(s pod.Start) { countStart(m, s) },
 			PodRejected: m.CountAdmissionRejection,
 			Divergence:  m.CountDivergence,
 		},
@@ -38,7 +38,7 @@ func New(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
 
 // countStart records a pod start. A pod from an API server was created before this node observed
 // it.
-func countStart(m *telemetry.Metrics, s pod.PodStart) {
+func countStart(m *telemetry.Metrics, s pod.Start) {
 	m.ObservePodStart(s.Total, s.Overhead)
 	total := s.Total
 	if podspec.FromAPIServer(s.Pod) && !s.Pod.CreationTimestamp.IsZero() {

@@ -137,7 +137,7 @@ func withWorkersAndSlots(t *testing.T, slots int, f func(t *testing.T, r *worker
 func (r *workerFixture) start(pod *corev1.Pod) *Worker {
 	c := Config{
 		Stages: stagesOf(r.host, r.allocator), Limits: hostfake.Limits,
-		Metrics: Metrics{PodStarted: func(s PodStart) {
+		Metrics: Metrics{PodStarted: func(s Start) {
 			r.startedCount.Add(1)
 			r.overhead.Store(int64(s.Overhead))
 			r.pulling.Store(int64(s.Pulling))

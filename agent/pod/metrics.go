@@ -14,13 +14,13 @@ type Metrics struct {
 	SyncFinished   func(time.Duration)                 // a sync pass
 	ActionDuration func(stage string, d time.Duration) // an action, or an observation (stage prepare)
 	ActionFinished func(*corev1.Pod, plan.Outcome)     // an action: succeeded, failed or canceled
-	PodStarted     func(PodStart)                      // a pod runs
+	PodStarted     func(Start)                         // a pod runs
 	PodRejected    func(reason string)                 // a pod was rejected at admission
 	Divergence     func()                              // the audit found a change that no event had reported
 }
 
-// PodStart describes the start of a pod.
-type PodStart struct {
+// Start describes the start of a pod.
+type Start struct {
 	Pod      *corev1.Pod
 	Status   corev1.PodStatus
 	At       time.Time
@@ -47,7 +47,7 @@ func (m Metrics) actionFinished(pod *corev1.Pod, r plan.Outcome) {
 	}
 }
 
-func (m Metrics) podStarted(s PodStart) {
+func (m Metrics) podStarted(s Start) {
 	if m.PodStarted != nil {
 		m.PodStarted(s)
 	}

@@ -86,7 +86,7 @@ func (w *Worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
 // reportPodStart reports the duration of the pod start.
 func (w *Worker) reportPodStart(p plan.Plan, now time.Time) {
 	total := now.Sub(p.Memory.StartTime)
-	w.metrics.podStarted(PodStart{
+	w.metrics.podStarted(Start{
 		Pod: w.state.desired.Pod, Status: p.Status, At: now,
 		Total: total, Overhead: max(0, total-w.runtimeTime.Total()), Pulling: w.pullTime.Total(),
 	})

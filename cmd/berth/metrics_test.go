@@ -81,7 +81,7 @@ func TestAgentMetricsAreExported(t *testing.T) {
 		},
 	}
 	agentMetrics.Pods.PodStarted(
-		pod.PodStart{
+		pod.Start{
 			Pod:      p,
 			Status:   inits,
 			At:       now,
