@@ -114,11 +114,11 @@ func isNameReserved(err error) bool {
 	return err != nil && strings.Contains(status.Convert(err).Message(), "is reserved")
 }
 
-// grpcMessage is a gRPC error without the "rpc error" prefix.
-type grpcMessage struct{ error }
+// grpcError is a gRPC error without the "rpc error" prefix.
+type grpcError struct{ error }
 
-func (d grpcMessage) Error() string { return status.Convert(d.error).Message() }
-func (d grpcMessage) Unwrap() error { return d.error }
+func (d grpcError) Error() string { return status.Convert(d.error).Message() }
+func (d grpcError) Unwrap() error { return d.error }
 
 // mapError sets the kind and reason of err. An error that already has a kind is returned unchanged.
 // ctx is the caller's context, without the deadline of the verb.
@@ -134,7 +134,7 @@ func mapError(ctx context.Context, v verb, on string, err error) error {
 		what += " " + on
 	}
 	return &plan.Error{Kind: errorKind(ctx, v, err), Reason: v.reason(),
-		Err: fmt.Errorf("%s: %w", what, grpcMessage{err})}
+		Err: fmt.Errorf("%s: %w", what, grpcError{err})}
 }
 
 func errorKind(ctx context.Context, v verb, err error) plan.ErrorKind {

@@ -69,7 +69,7 @@ func (c *Client) createSandbox(ctx context.Context, req *runtimeapi.RunPodSandbo
 			return "", findErr
 		case left == nil:
 			if !wait.next(ctx) {
-				return "", fmt.Errorf("an earlier attempt is still in progress: %w", grpcMessage{err})
+				return "", fmt.Errorf("an earlier attempt is still in progress: %w", grpcError{err})
 			}
 		case left.State == runtimeapi.PodSandboxState_SANDBOX_READY:
 			return left.Id, nil

@@ -130,7 +130,7 @@ func (c *Client) createContainer(ctx context.Context,
 			return "", nil, findErr
 		case left == nil:
 			if !wait.next(ctx) {
-				return "", nil, fmt.Errorf("an earlier attempt is still in progress: %w", grpcMessage{err})
+				return "", nil, fmt.Errorf("an earlier attempt is still in progress: %w", grpcError{err})
 			}
 		case left.State == runtimeapi.ContainerState_CONTAINER_CREATED:
 			// Never started, and its configuration may be outdated. If it cannot be removed, an
