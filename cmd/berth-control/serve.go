@@ -64,29 +64,7 @@ Known controllers: ` + strings.Join(control.ControllerNames(), ", ") + `.`,
 				f.ApplyTo(&c, cmd.Flags().Changed)
 			}
 			old.applyTo(&c)
-			// The API server library sends READY to systemd when it listens, before it can serve
-			// requests.
-			manager, err := systemd.ClaimNotifySocket()
-			if err != nil {
-				return err
-			}
-			server, err := control.New(cmd.Context(), c)
-			if err != nil {
-				return err
-			}
-			// Release the memory that only the startup needs, and collect garbage earlier: together
-			// this saves a sixth of the memory.
-			ctx, stop := context.WithCancel(cmd.Context())
-			var background sync.WaitGroup
-			background.Go(func() {
-				node.TrimMemory(ctx, server.Ready(), func(err error) {
-					c.Log.Debug("memory release failed", "err", err)
-				})
-			})
-			background.Go(func() { notify(ctx, manager, server, c) })
-			defer background.Wait()
-			defer stop()
-			return server.Run(cmd.Context())
+			return runServer(cmd.Context(), c)
 		},
 	}
 	serveFlags(cmd.Flags(), &c)
@@ -94,6 +72,33 @@ Known controllers: ` + strings.Join(control.ControllerNames(), ", ") + `.`,
 	cmd.Flags().StringVar(&file, "config", "", "configuration file")
 	cmd.Flags().BoolVar(&verbose, "debug", false, "log at debug level")
 	return cmd
+}
+
+// runServer runs a server until ctx ends, and reports its state to systemd.
+func runServer(ctx context.Context, c control.Config) error {
+	// The API server library sends READY to systemd when it listens, before it can serve
+	// requests.
+	manager, err := systemd.ClaimNotifySocket()
+	if err != nil {
+		return err
+	}
+	server, err := control.New(ctx, c)
+	if err != nil {
+		return err
+	}
+	// Release the memory that only the startup needs, and collect garbage earlier: together
+	// this saves a sixth of the memory.
+	background, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		node.TrimMemory(background, server.Ready(), func(err error) {
+			c.Log.Debug("memory release failed", "err", err)
+		})
+	})
+	tasks.Go(func() { notify(background, manager, server, c) })
+	defer tasks.Wait()
+	defer stop()
+	return server.Run(ctx)
 }
 
 // notify reports to systemd when the server is ready, keeps the watchdog fed while the server is
@@ -117,14 +122,33 @@ func notify(ctx context.Context, manager systemd.Notifier, server *control.Serve
 }
 
 func serveFlags(f *pflag.FlagSet, c *control.Config) {
+	f.StringVar(&c.Listen, "listen", c.Listen, "ADDRESS:PORT of the API; port 0 selects a free port")
+	f.StringSliceVar(
+		&c.DisabledAdmissionPlugins,
+		"disable-admission-plugins",
+		nil,
+		"admission plugins to disable: "+strings.Join(admission.Names(), ", "),
+	)
+	f.StringSliceVar(
+		&c.Controllers,
+		"controllers",
+		c.Controllers,
+		"controllers to enable: '*' enables all, 'foo' enables "+
+			"the controller foo, '-foo' disables it; known controllers: "+strings.Join(control.ControllerNames(), ", "),
+	)
+	storeFlags(f, c)
+	tokenAndCertificateFlags(f, c)
+	nodeAndServiceFlags(f, c)
+}
+
+// storeFlags defines the flags of the store.
+func storeFlags(f *pflag.FlagSet, c *control.Config) {
 	f.StringVar(
 		&c.DataDir,
 		"data-dir",
 		c.DataDir,
 		"directory of the store, the certificates and admin.kubeconfig; created at the first start",
 	)
-	f.StringVar(&c.Listen, "listen", c.Listen, "ADDRESS:PORT of the API; port 0 selects a free port")
-	f.StringSliceVar(&c.TLSSANs, "tls-san", nil, "additional DNS names and IP addresses for the server certificate")
 	f.StringSliceVar(
 		&c.Etcd.Endpoints,
 		"etcd-servers",
@@ -140,6 +164,25 @@ func serveFlags(f *pflag.FlagSet, c *control.Config) {
 		"",
 		"EncryptionConfiguration file to use instead of DATA-DIR/pki/encryption.yaml",
 	)
+	f.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "time after which events are deleted")
+	f.DurationVar(
+		&c.EtcdCompactionInterval,
+		"etcd-compaction-interval",
+		c.EtcdCompactionInterval,
+		"interval of etcd compaction; older revisions are not available to watches and paged lists",
+	)
+	f.DurationVar(
+		&c.EtcdDefragmentationInterval,
+		"etcd-defragmentation-interval",
+		c.EtcdDefragmentationInterval,
+		"interval at which the embedded store is checked for defragmentation; it is defragmented when 64 MiB and half "+
+			"of its file are unused",
+	)
+}
+
+// tokenAndCertificateFlags defines the flags of service account tokens and certificates.
+func tokenAndCertificateFlags(f *pflag.FlagSet, c *control.Config) {
+	f.StringSliceVar(&c.TLSSANs, "tls-san", nil, "additional DNS names and IP addresses for the server certificate")
 	f.StringVar(
 		&c.ServiceAccountIssuer,
 		"service-account-issuer",
@@ -159,37 +202,6 @@ func serveFlags(f *pflag.FlagSet, c *control.Config) {
 		c.ExtendTokenExpiration,
 		"extend the validity of tokens injected into pods to a year, or to the maximum, for clients that read their "+
 			"token only once; nodes still renew the tokens every hour, and the tokens become invalid with the pod",
-	)
-	f.StringSliceVar(
-		&c.DisabledAdmissionPlugins,
-		"disable-admission-plugins",
-		nil,
-		"admission plugins to disable: "+strings.Join(admission.Names(), ", "),
-	)
-	f.Var(
-		&cidrList{&c.ClusterCIDRs},
-		"cluster-cidr",
-		"CIDR for pods; each node gets a part of it (/24, IPv6 /64); at most one per IP family, empty for none",
-	)
-	f.DurationVar(
-		&c.NodeMonitorGracePeriod,
-		"node-monitor-grace-period",
-		c.NodeMonitorGracePeriod,
-		"time without a heartbeat until a node counts as unreachable; nodes renew their lease every 10s",
-	)
-	f.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "time after which events are deleted")
-	f.DurationVar(
-		&c.EtcdCompactionInterval,
-		"etcd-compaction-interval",
-		c.EtcdCompactionInterval,
-		"interval of etcd compaction; older revisions are not available to watches and paged lists",
-	)
-	f.DurationVar(
-		&c.EtcdDefragmentationInterval,
-		"etcd-defragmentation-interval",
-		c.EtcdDefragmentationInterval,
-		"interval at which the embedded store is checked for defragmentation; it is defragmented when 64 MiB and half "+
-			"of its file are unused",
 	)
 	f.DurationVar(
 		&c.OwnCertificateDuration,
@@ -211,6 +223,21 @@ func serveFlags(f *pflag.FlagSet, c *control.Config) {
 		c.NodeReturnPeriod,
 		"time after the expiry of its certificate in which a node can still renew it with the old key; 0: the node "+
 			"has to join again",
+	)
+}
+
+// nodeAndServiceFlags defines the flags of nodes, pod addresses and Services.
+func nodeAndServiceFlags(f *pflag.FlagSet, c *control.Config) {
+	f.Var(
+		&cidrList{&c.ClusterCIDRs},
+		"cluster-cidr",
+		"CIDR for pods; each node gets a part of it (/24, IPv6 /64); at most one per IP family, empty for none",
+	)
+	f.DurationVar(
+		&c.NodeMonitorGracePeriod,
+		"node-monitor-grace-period",
+		c.NodeMonitorGracePeriod,
+		"time without a heartbeat until a node counts as unreachable; nodes renew their lease every 10s",
 	)
 	f.Var(
 		&cidrList{&c.ServiceCIDRs},
@@ -236,13 +263,6 @@ func serveFlags(f *pflag.FlagSet, c *control.Config) {
 		c.AdvertiseAddress,
 		"IP address by which pods and other servers reach this one (default: the listen address, or the address of "+
 			"the default route)",
-	)
-	f.StringSliceVar(
-		&c.Controllers,
-		"controllers",
-		c.Controllers,
-		"controllers to enable: '*' enables all, 'foo' enables "+
-			"the controller foo, '-foo' disables it; known controllers: "+strings.Join(control.ControllerNames(), ", "),
 	)
 }
 

@@ -40,10 +40,6 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		Exec: b.execs.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
 		RecordWarning: b.warnPod, OnHTTPFallback: b.metrics.CountHookHTTPFallback,
 	})
-	var recreateBase time.Duration
-	if b.config.Standalone() { // no controller recreates a pod that was evicted
-		recreateBase = time.Minute
-	}
 	return agent.New(agent.Config{
 		Stages: &pod.Stages{
 			Prepare: pod.Prepare{
@@ -72,18 +68,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},
 		},
-		Limits: plan.Limits{
-			CrashBase: min(
-				10*time.Second,
-				b.config.Pods.CrashLoopMax,
-			), CrashMax: b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
-			PullBase: 10 * time.Second, PullMax: 5 * time.Minute,
-			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStopGrace: 2 * time.Second,
-			MaxDeadContainers:   b.config.DeadContainers.MaxPerContainer,
-			DeadContainerMinAge: b.config.DeadContainers.MinAge,
-			HostIPs:             h.ips, RuntimeName: "containerd", Probing: true,
-			RecreateBase: recreateBase, RecreateMax: 10 * time.Minute,
-		},
+		Limits: b.planLimits(),
 		Allocator: allocator.Config{
 			Node:       b.initialNode(),
 			StartSlots: b.config.MaxParallelStarts, Standalone: b.config.Standalone(), Released: b.devices.Free,
@@ -98,6 +83,24 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		Fault:     fault,
 		Heartbeat: b.heartbeat,
 	})
+}
+
+// planLimits returns the back-offs and limits of plans.
+func (b *berth) planLimits() plan.Limits {
+	var recreateBase time.Duration
+	if b.config.Standalone() { // no controller recreates a pod that was evicted
+		recreateBase = time.Minute
+	}
+	return plan.Limits{
+		CrashBase: min(10*time.Second, b.config.Pods.CrashLoopMax),
+		CrashMax:  b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
+		PullBase: 10 * time.Second, PullMax: 5 * time.Minute,
+		RetryBase: time.Second, RetryMax: 30 * time.Second, MinStopGrace: 2 * time.Second,
+		MaxDeadContainers:   b.config.DeadContainers.MaxPerContainer,
+		DeadContainerMinAge: b.config.DeadContainers.MinAge,
+		HostIPs:             b.host.ips, RuntimeName: "containerd", Probing: true,
+		RecreateBase: recreateBase, RecreateMax: 10 * time.Minute,
+	}
 }
 
 // initialNode returns the node for admission before the first update from the API server.
