@@ -147,15 +147,7 @@ func (f *ConfigFile) ApplyTo(c *Config, isSet func(flag string) bool) {
 	if f.NodeReturnPeriod != nil && !isSet("node-return-period") {
 		c.NodeReturnPeriod = f.NodeReturnPeriod.Duration
 	}
-	if f.ServiceRanges != nil && !isSet("service-cluster-ip-range") {
-		c.ServiceCIDRs = f.ServiceRanges
-	}
-	if f.NodePorts != (serviceips.PortRange{}) && !isSet("service-node-port-range") {
-		c.ServiceNodePorts = f.NodePorts
-	}
-	if f.ServicesRouted != nil && !isSet("services-routed") {
-		c.ServicesRouted = *f.ServicesRouted
-	}
+	f.applyServices(c, isSet)
 	if f.ServiceAccountExtendTokenExpiration != nil && !isSet("service-account-extend-token-expiration") {
 		c.ExtendTokenExpiration = *f.ServiceAccountExtendTokenExpiration
 	}
@@ -169,4 +161,17 @@ func (f *ConfigFile) ApplyTo(c *Config, isSet func(flag string) bool) {
 	text("service-account-issuer", &c.ServiceAccountIssuer, f.ServiceAccountIssuer)
 	list("disable-admission-plugins", &c.DisabledAdmissionPlugins, f.DisableAdmissionPlugins)
 	text("encryption-provider-config", &c.EncryptionConfig, f.EncryptionProviderConfig)
+}
+
+// applyServices copies the settings of Services.
+func (f *ConfigFile) applyServices(c *Config, isSet func(flag string) bool) {
+	if f.ServiceRanges != nil && !isSet("service-cluster-ip-range") {
+		c.ServiceCIDRs = f.ServiceRanges
+	}
+	if f.NodePorts != (serviceips.PortRange{}) && !isSet("service-node-port-range") {
+		c.ServiceNodePorts = f.NodePorts
+	}
+	if f.ServicesRouted != nil && !isSet("services-routed") {
+		c.ServicesRouted = *f.ServicesRouted
+	}
 }

@@ -171,25 +171,7 @@ func (k *validator) service(s *corev1.Service) {
 		k.required(spec.Child("ports"), "")
 	}
 	k.servicePorts(s)
-	oneOfIfSet(
-		k,
-		spec.Child("internalTrafficPolicy"),
-		s.Spec.InternalTrafficPolicy,
-		corev1.ServiceInternalTrafficPolicyCluster,
-		corev1.ServiceInternalTrafficPolicyLocal,
-	)
-	if p := s.Spec.ExternalTrafficPolicy; p != "" {
-		oneOf(
-			k,
-			spec.Child("externalTrafficPolicy"),
-			p,
-			corev1.ServiceExternalTrafficPolicyCluster,
-			corev1.ServiceExternalTrafficPolicyLocal,
-		)
-		if !externallyReachable(s) {
-			k.invalid(spec.Child("externalTrafficPolicy"), p, "may only be set for externally-accessible services")
-		}
-	}
+	k.serviceTrafficPolicies(s)
 	oneOfIfSet(
 		k,
 		spec.Child("ipFamilyPolicy"),
@@ -209,6 +191,29 @@ func (k *validator) service(s *corev1.Service) {
 	}
 	if s.Spec.AllocateLoadBalancerNodePorts != nil && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		k.forbidden(spec.Child("allocateLoadBalancerNodePorts"), "may only be used when `type` is 'LoadBalancer'")
+	}
+}
+
+// serviceTrafficPolicies validates the traffic policies of a Service.
+func (k *validator) serviceTrafficPolicies(s *corev1.Service) {
+	oneOfIfSet(
+		k,
+		spec.Child("internalTrafficPolicy"),
+		s.Spec.InternalTrafficPolicy,
+		corev1.ServiceInternalTrafficPolicyCluster,
+		corev1.ServiceInternalTrafficPolicyLocal,
+	)
+	if p := s.Spec.ExternalTrafficPolicy; p != "" {
+		oneOf(
+			k,
+			spec.Child("externalTrafficPolicy"),
+			p,
+			corev1.ServiceExternalTrafficPolicyCluster,
+			corev1.ServiceExternalTrafficPolicyLocal,
+		)
+		if !externallyReachable(s) {
+			k.invalid(spec.Child("externalTrafficPolicy"), p, "may only be set for externally-accessible services")
+		}
 	}
 }
 
