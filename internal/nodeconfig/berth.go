@@ -1,6 +1,8 @@
 package nodeconfig
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -80,6 +82,11 @@ type BerthField struct{ Name, Type, Default, Description, Flag string }
 
 // BerthFields returns the fields of BerthConfiguration for docs/reference/configuration.md.
 func BerthFields() []BerthField {
+	return slices.Concat(nodeFields(), networkFields(), podFields(), imageFields())
+}
+
+// nodeFields are the fields about the node, its API server and its paths.
+func nodeFields() []BerthField {
 	return []BerthField{
 		{"nodeName", "string", "host name", "name of the node", "--hostname-override"},
 		{
@@ -109,6 +116,12 @@ func BerthFields() []BerthField {
 		{"certDir", "path", DefaultCertDir, "directory of the certificates that the agent requests", "--cert-dir"},
 		{"stateDir", "path", DefaultStateDir, "directory of berth's local store", "--state-dir"},
 		{"socket", "path", DefaultSocket, "local API socket, used by the commands on the node", "--socket"},
+	}
+}
+
+// networkFields are the fields about the pod network.
+func networkFields() []BerthField {
+	return []BerthField{
 		{"cniConfDir", "path", DefaultCNIConfDir, "directory of the CNI configuration", ""},
 		{"cniBinDirs", "list of paths", "/opt/cni/bin, /usr/lib/cni", "directories of the CNI plugins", ""},
 		{
@@ -130,6 +143,12 @@ func BerthFields() []BerthField {
 				"component; see networking.md",
 			"",
 		},
+	}
+}
+
+// podFields are the fields about starts, evictions and dead containers of pods.
+func podFields() []BerthField {
+	return []BerthField{
 		{"maxParallelStarts", "number", "10", "maximum number of pods that start concurrently", ""},
 		{
 			"startPressurePercent",
@@ -165,6 +184,12 @@ func BerthFields() []BerthField {
 				"--minimum-container-ttl-duration)",
 			"",
 		},
+	}
+}
+
+// imageFields are the fields about images, and deprecated fields.
+func imageFields() []BerthField {
+	return []BerthField{
 		{
 			"imageGCPeriod",
 			"duration",

@@ -107,8 +107,11 @@ var (
 // and the Go metrics that cost nothing to collect.
 func NewMetrics(node string, b Build) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
-	m.upstream()
-	m.own()
+	m.upstreamPods()
+	m.upstreamRuntime()
+	m.upstreamNode()
+	m.ownPods()
+	m.ownNode()
 	m.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.constant("kubelet_node_name", "The name of the node. Always 1.", prometheus.Labels{"node": node})
 	m.constant(
@@ -192,8 +195,8 @@ func register[C prometheus.Collector](m *Metrics, c C) C {
 	return c
 }
 
-// upstream registers the metrics with upstream names.
-func (m *Metrics) upstream() {
+// upstreamPods registers the metrics of pods and containers with upstream names.
+func (m *Metrics) upstreamPods() {
 	m.runningPods = m.gauge("kubelet_running_pods", "Number of pods that have a running pod sandbox.")
 	m.desiredPods = m.gauge("kubelet_desired_pods", "Number of pods desired on this node.")
 	m.runningContainers = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -235,6 +238,11 @@ func (m *Metrics) upstream() {
 		"Duration in seconds from a change of a pod's status to its update on the API server.",
 		syncBuckets,
 	)
+}
+
+// upstreamRuntime registers the metrics of pod sandboxes, cgroups, pod workers, runtime operations and
+// image pulls with upstream names.
+func (m *Metrics) upstreamRuntime() {
 	m.sandboxDuration = m.histograms(
 		"kubelet_run_podsandbox_duration_seconds",
 		"Duration in seconds of RunPodSandbox operations by runtime handler.",
@@ -280,6 +288,11 @@ func (m *Metrics) upstream() {
 		[]float64{1, 5, 10, 20, 30, 60, 180, 300, 600, 900, 1200, 1800, 2700, 3600},
 		"image_size_in_bytes",
 	)
+}
+
+// upstreamNode registers the metrics of lifecycle hooks, images, probes, device plugins and admission
+// with upstream names.
+func (m *Metrics) upstreamNode() {
 	m.hookFallbacks = m.counter(
 		"kubelet_lifecycle_handler_http_fallbacks_total",
 		"Cumulative number of lifecycle hooks with scheme HTTPS that succeeded over HTTP.",
@@ -331,8 +344,8 @@ func (m *Metrics) upstream() {
 	)
 }
 
-// own registers the metrics that only berth has.
-func (m *Metrics) own() {
+// ownPods registers the metrics of pods, probes and audits that only berth has.
+func (m *Metrics) ownPods() {
 	m.restarts = m.counter("berth_container_restarts_total", "Cumulative number of container restarts.")
 	m.stage = m.histograms(
 		"berth_stage_duration_seconds",
@@ -367,6 +380,11 @@ func (m *Metrics) own() {
 		"verb",
 		"result",
 	)
+}
+
+// ownNode registers the metrics of evictions, devices, garbage collection and the node lease that only
+// berth has.
+func (m *Metrics) ownNode() {
 	m.evictions = m.counters(
 		"kubelet_evictions",
 		"Cumulative number of pod evictions by eviction signal.",
