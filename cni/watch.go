@@ -41,7 +41,7 @@ func (n *Network) Run(ctx context.Context, changed func()) error {
 			return nil
 		case <-tick:
 		case <-events:
-		case <-errs: // any error means lost events
+		case <-errs: //nolint:errcheck // any error means lost events
 		}
 		if !drainEvents(ctx, events, errs) {
 			return nil
@@ -59,7 +59,7 @@ func drainEvents(ctx context.Context, events <-chan fsnotify.Event, errs <-chan 
 		case <-settled:
 			return true
 		case <-events:
-		case <-errs: // the next refresh makes up for it
+		case <-errs: //nolint:errcheck // the next refresh makes up for it
 		}
 	}
 }

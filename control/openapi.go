@@ -48,10 +48,8 @@ func serveOpenAPI(server *genericapiserver.GenericAPIServer, config *genericapis
 			return m
 		}},
 	)
-	server.Handler.NonGoRestfulMux.HandlePrefix(
-		openAPIPrefix,
-		shared.(http.Handler),
-	) //nolint:errcheck // documentCaches holds no other type
+	//nolint:errcheck // documentCaches holds no other type
+	server.Handler.NonGoRestfulMux.HandlePrefix(openAPIPrefix, shared.(http.Handler))
 }
 
 // documentCaches maps server versions to *documentCache.

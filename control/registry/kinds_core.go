@@ -103,9 +103,9 @@ func otherCoreKinds() []*Kind {
 		{
 			GroupVersion: v1, Resource: "endpoints", Singular: "endpoints", ShortNames: []string{"ep"},
 			Prefix: "services/endpoints", AllowCreateOnUpdate: true,
+			//nolint:staticcheck // served as long as upstream serves it
 			New:     func() runtime.Object { return &corev1.Endpoints{} },
 			NewList: func() runtime.Object { return &corev1.EndpointsList{} },
-			//nolint:staticcheck // served as long as upstream serves it
 		},
 		{
 			GroupVersion: v1, Resource: "podtemplates", Singular: "podtemplate", Generation: true,

@@ -289,8 +289,9 @@ func (n *Namespaces) markTerminating(
 
 // withOrphanFinalizer adds or removes the orphan finalizer according to the delete options.
 func withOrphanFinalizer(finalizers []string, options *metav1.DeleteOptions) []string {
-	orphan := options.OrphanDependents != nil &&
-		*options.OrphanDependents || //nolint:staticcheck // older clients still send it
+	//nolint:staticcheck // older clients still send it
+	orphanDependents := options.OrphanDependents != nil && *options.OrphanDependents
+	orphan := orphanDependents ||
 		options.PropagationPolicy != nil && *options.PropagationPolicy == metav1.DeletePropagationOrphan
 	hasFinalizer := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
 	switch {

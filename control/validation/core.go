@@ -38,7 +38,7 @@ var coreRules = map[schema.GroupKind]Rules{
 	core("Service"): definition[*corev1.Service]{validateName: validation.NameIsDNS1035Label,
 		setDefaults: defaultService, prepareUpdate: patchAllocatedValues, validate: (*validator).service,
 		validateUpdate: (*validator).serviceChange}.rules(),
-	core("Endpoints"): definition[*corev1.Endpoints]{
+	core("Endpoints"): definition[*corev1.Endpoints]{ //nolint:staticcheck // served as long as upstream serves it
 		setDefaults: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
 			for i := range e.Subsets {
 				for j := range e.Subsets[i].Ports {

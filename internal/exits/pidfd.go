@@ -31,8 +31,8 @@ func exitInfo(fd int) (status unix.WaitStatus, known bool, err error) {
 		unix.SYS_IOCTL,
 		uintptr(fd),
 		pidfdGetInfo,
-		uintptr(unsafe.Pointer(&info)),
-	) //nolint:gosec // there is no wrapper
+		uintptr(unsafe.Pointer(&info)), //nolint:gosec // there is no wrapper
+	)
 	if errno != 0 {
 		return 0, false, errno
 	}

@@ -286,8 +286,8 @@ func TestExecThroughServer(t *testing.T) {
 	var got bytes.Buffer
 	err = spdyClient.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader("x"),
 		Stdout: &got})
-	if code, ok := err.(utilexec.CodeExitError); !ok || code.Code != 3 || got.String() != "fail\nx" {
-		//nolint:errorlint // the library returns the type itself
+	code, ok := err.(utilexec.CodeExitError) //nolint:errorlint // the library returns the type itself
+	if !ok || code.Code != 3 || got.String() != "fail\nx" {
 		t.Errorf("exec through SPDY: got %q, %v", got.String(), err)
 	}
 	out, err = s.TryKubectl(t, "", "attach", "web")
