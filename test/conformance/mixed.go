@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"berth/control/controllers"
 	"berth/test/hosts"
@@ -20,13 +21,14 @@ const excludedControllers = "-certificatesigningrequest-approving-controller," +
 // berth-control keeps the CSR approving and signing controllers: those of Kubernetes do not approve serving
 // certificates of nodes, and only berth-control has the signing key.
 func startMixed(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
-	list := "*,-scheduler,-clusterrole-aggregation-controller"
+	var list strings.Builder
+	list.WriteString("*,-scheduler,-clusterrole-aggregation-controller")
 	for _, name := range controllers.Names() {
 		if name != controllers.CSRApproving && name != controllers.CSRSigning {
-			list += ",-" + name
+			list.WriteString(",-" + name)
 		}
 	}
-	pl, err := startBerthControl(ctx, p, dir, "--controllers", list)
+	pl, err := startBerthControl(ctx, p, dir, "--controllers", list.String())
 	if err != nil {
 		return pl, err
 	}
