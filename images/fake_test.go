@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -166,16 +165,6 @@ func newImages(t *testing.T, o Options) *Manager {
 	i := New(o)
 	t.Cleanup(i.Close)
 	return i
-}
-
-// until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timeout: %s", what)
-		}
-	}
 }
 
 func wantKind(t *testing.T, err error, kind plan.ErrorKind, reason string) {

@@ -1,7 +1,6 @@
 package images
 
 import (
-	"berth/podspec"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 func TestPresentFollowsMovedTag(t *testing.T) {
