@@ -1,10 +1,11 @@
 package podspec
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"strings"
 )
 
 // Annotations that limit the network bandwidth of a pod, in bits per second.

@@ -1,7 +1,6 @@
 package criconfig
 
 import (
-	"berth/podspec"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 func TestRuntimeHandler(t *testing.T) {

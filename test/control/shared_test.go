@@ -1,7 +1,6 @@
 package control
 
 import (
-	"berth/test/hosts"
 	"bytes"
 	"context"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"berth/control"
+	"berth/test/hosts"
 )
 
 // sharedServer is a server that several tests share, each with its own namespace. Starting a server

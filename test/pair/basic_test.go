@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"berth/control"
 	"bufio"
 	"fmt"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/control"
 	"berth/test/images"
 )
 
