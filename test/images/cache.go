@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"regexp"
 	"runtime"
 
@@ -35,11 +36,12 @@ func CacheDir() (string, error) {
 		return "", err
 	}
 	for d := dir; ; d = filepath.Dir(d) {
-		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+		text, err := os.ReadFile(filepath.Join(d, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module berth\n") {
 			return filepath.Join(d, ".cache", "images"), nil
 		}
 		if d == filepath.Dir(d) {
-			return "", fmt.Errorf("no go.mod in %s or above", dir)
+			return "", fmt.Errorf("no go.mod of module berth in %s or above", dir)
 		}
 	}
 }
