@@ -33,19 +33,26 @@ func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbox
 	_, warnings := criconfig.DNS(node, pod)
 	c.reportWarnings(pod, append(warnings, criconfig.BandwidthWarnings(node, pod)...))
 	on := pod.Namespace + "/" + pod.Name
-	var id string
-	err = c.call(ctx, verbRunSandbox, on, c.deadlines.RunSandbox, func(ctx context.Context) (err error) {
-		id, err = c.createSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
-		return err
-	})
-	if err != nil {
-		return c.leftoverSandbox(ctx, config.Metadata, err), err
+	req := &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler}
+	for repeated := false; ; repeated = true {
+		var id string
+		var adopted bool
+		err = c.call(ctx, verbRunSandbox, on, c.deadlines.RunSandbox, func(ctx context.Context) (err error) {
+			id, adopted, err = c.createSandbox(ctx, req)
+			return err
+		})
+		if err != nil {
+			return c.leftoverSandbox(ctx, config.Metadata, err), err
+		}
+		seen, err := c.sandbox(ctx, id)
+		if err != nil {
+			return plan.Sandbox{ID: id, Ready: true, Attempt: s.Attempt, CreatedAt: time.Now()}, err
+		}
+		// containerd may list a sandbox as ready for a moment after it has stopped.
+		if seen.Ready || !adopted || repeated {
+			return seen, nil
+		}
 	}
-	seen, err := c.sandbox(ctx, id)
-	if err != nil {
-		return plan.Sandbox{ID: id, Ready: true, Attempt: s.Attempt, CreatedAt: time.Now()}, err
-	}
-	return seen, nil
 }
 
 // reportWarnings passes warnings to WarnPod.
@@ -55,28 +62,30 @@ func (c *Client) reportWarnings(pod *corev1.Pod, warnings []criconfig.Warning) {
 	}
 }
 
-// createSandbox runs the sandbox and removes what an earlier call left behind under its name.
-func (c *Client) createSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (string, error) {
+// createSandbox runs the sandbox and removes what an earlier call left behind under its name. adopted
+// reports that an earlier call has created the sandbox.
+func (c *Client) createSandbox(ctx context.Context,
+	req *runtimeapi.RunPodSandboxRequest) (id string, adopted bool, err error) {
 	wait := retryWait{until: time.Now().Add(c.deadlines.NameReservation)}
 	for {
 		resp, err := c.runtime.RunPodSandbox(ctx, req)
 		if !isNameReserved(err) {
-			return resp.GetPodSandboxId(), err
+			return resp.GetPodSandboxId(), false, err
 		}
 		left, findErr := c.findSandbox(ctx, req.Config.Metadata)
 		switch {
 		case findErr != nil:
-			return "", findErr
+			return "", false, findErr
 		case left == nil:
 			if !wait.next(ctx) {
-				return "", fmt.Errorf("an earlier attempt is still in progress: %w", grpcError{err})
+				return "", false, fmt.Errorf("an earlier attempt is still in progress: %w", grpcError{err})
 			}
 		case left.State == runtimeapi.PodSandboxState_SANDBOX_READY:
-			return left.Id, nil
+			return left.Id, true, nil
 		default:
 			if err := errors.Join(c.StopSandbox(ctx, left.Id), c.RemoveSandbox(ctx, left.Id)); err != nil &&
 				!wait.next(ctx) {
-				return "", fmt.Errorf("remove leftovers of an earlier attempt: %w", err)
+				return "", false, fmt.Errorf("remove leftovers of an earlier attempt: %w", err)
 			}
 		}
 	}

@@ -2,14 +2,19 @@ package cri_test
 
 import (
 	"context"
+	"net"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
 	"berth/cri/criconfig"
+	"berth/cri/crifake"
 )
 
 func testRepeat(t *testing.T, h *host) {
@@ -33,6 +38,46 @@ func testRepeat(t *testing.T, h *host) {
 	if observed, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(observed.Sandboxes) != 1 ||
 		len(observed.Containers) != 0 {
 		t.Errorf("remaining objects: %+v %v", observed, err)
+	}
+}
+
+// TestRunSandboxReplacesSandboxListedAsReady stops a sandbox that the next list still shows as ready, as
+// containerd 2.4 does on a busy machine.
+func TestRunSandboxReplacesSandboxListedAsReady(t *testing.T) {
+	t.Parallel()
+	fake := crifake.New(crifake.Options{})
+	t.Cleanup(fake.Close)
+	socket := filepath.Join(t.TempDir(), "sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := fake.Serve(l)
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	h := &host{endpoint: "unix://" + socket, dir: t.TempDir(), cgroup: "/test"}
+	var stale atomic.Bool
+	h.client = h.dial(t, func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := invoke(ctx, method, req, reply, conn, opts...)
+		if list, ok := reply.(*runtimeapi.ListPodSandboxResponse); ok && stale.Swap(false) {
+			for _, s := range list.Items {
+				s.State = runtimeapi.PodSandboxState_SANDBOX_READY
+			}
+		}
+		return err
+	})
+	pod := h.pod(t, "sleep")
+	first := h.sandbox(t, pod)
+	if err := h.client.StopSandbox(t.Context(), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	stale.Store(true)
+	if again := h.sandbox(t, pod); again.ID == first.ID || !again.Ready {
+		t.Errorf("replacement of a stopped sandbox: %+v, was %+v", again, first)
 	}
 }
 

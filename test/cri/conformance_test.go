@@ -180,12 +180,12 @@ func conformance(t *testing.T, h *host) {
 }
 
 // dial returns a client that reports warnings as test errors.
-func (h *host) dial(t *testing.T) *cri.Client {
+func (h *host) dial(t *testing.T, interceptors ...grpc.UnaryClientInterceptor) *cri.Client {
 	t.Helper()
 	c, err := cri.Dial(t.Context(), cri.Options{
 		RuntimeEndpoint: h.endpoint, LogLinkDir: filepath.Join(h.dir, "links"),
 		Node: func() criconfig.Node { return criconfig.Node{Name: "node", ClusterDomain: "cluster.local"} },
-		Warn: func(err error) { t.Errorf("warning: %v", err) },
+		Warn: func(err error) { t.Errorf("warning: %v", err) }, UnaryInterceptors: interceptors,
 	})
 	if err != nil {
 		t.Fatal(err)
