@@ -69,7 +69,6 @@ func (a *Agent) isOrphan(uid types.UID) bool {
 
 // terminateOrphan terminates a pod that no source has. p may be incomplete.
 func (a *Agent) terminateOrphan(p *corev1.Pod, reason string) {
-	//nolint:sloglint // the kubelet's name for the attribute
 	a.Log.Info("stopping orphaned pod", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID), "reason", reason)
 	end := &plan.Termination{Reason: reason, Grace: podspec.GracePeriod(p), RequestedAt: time.Now(), RemovePod: true}
 	a.startWorker(pod.Desired{Pod: p, Termination: end})

@@ -46,7 +46,6 @@ func (a *Agent) queueForName(p, holder *corev1.Pod) {
 		a.dequeue(before.UID)
 	}
 	a.desired.queued[nameOf(p)] = p
-	//nolint:sloglint // podUID is the kubelet's name, holderUID follows it
 	a.Log.Info("pod waits for its name", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID),
 		"holderUID", string(holder.UID))
 	if _, known := a.workers[p.UID]; known {

@@ -53,7 +53,6 @@ func (a *Agent) recordedTimeline(uid types.UID) *events.Timeline {
 	line := events.NewTimeline(events.TimelineOptions{})
 	if rec, ok := a.Records[uid]; ok && rec.Timeline != nil {
 		if err := json.Unmarshal(rec.Timeline, line); err != nil {
-			//nolint:sloglint // the kubelet's name for the attribute
 			a.Log.Debug("stored timeline unreadable", "podUID", string(uid), "err", err)
 		}
 	}

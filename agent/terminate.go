@@ -98,7 +98,6 @@ func (a *Agent) recreate(w *worker, why pod.RecreateCause) {
 	if a.workers[w.uid] != w || w.terminating || a.desired.pods[w.uid] == nil || !edited && a.underPressure.Load() {
 		return
 	}
-	//nolint:sloglint // the kubelet's name for the attribute
 	a.Log.Info("finished pod recreated", "pod", w.String(), "podUID", string(w.uid), "cause", string(why))
 	if s, shown := a.StatusCache.Get(w.uid); shown && !edited {
 		a.returned[w.uid] = a.Limits.RecreateCount(s.Memory)

@@ -146,7 +146,6 @@ func (a *Agent) newWorker(d pod.Desired, r pod.Restored) *worker {
 		Stages: a.Stages, Limits: a.Limits, Prober: a.Prober, Metrics: a.Metrics.Pods, Fault: a.Fault,
 		ActionStarted: a.leaks.calls.actionStarted,
 	}
-	//nolint:sloglint // the kubelet's name for the attribute
 	log := a.Log.With("pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID))
 	w.Worker = pod.New(c, w, d, r, w.timeline, log)
 	return w
@@ -168,7 +167,6 @@ func (a *Agent) workerDone(w *worker) {
 	}
 	a.StatusCache.Remove(p.UID)
 	a.audits.deleted[p.UID] = time.Now()
-	//nolint:sloglint // the kubelet's name for the attribute
 	a.Log.Info("pod removed", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID))
 	if next := a.desired.next(nameOf(p), p.UID); next != nil {
 		a.startOrUpdate(next)
@@ -242,16 +240,13 @@ func (a *Agent) history(uid types.UID, t *events.Timeline) checkpoint.History {
 	var h checkpoint.History
 	var err error
 	if h.Timeline, err = json.Marshal(t); err != nil {
-		//nolint:sloglint // the kubelet's name for the attribute
 		a.Log.Debug("timeline not encoded", "podUID", string(uid), "err", err)
 	}
 	if h.Events, err = a.Events.Save(uid); err != nil {
-		//nolint:sloglint // the kubelet's name for the attribute
 		a.Log.Debug("events not encoded", "podUID", string(uid), "err", err)
 	}
 	if snap, ok := a.StatusCache.Get(uid); ok && snap.Syncs > 0 {
 		if h.Reported, err = pod.EncodeReasons(snap.Reasons); err != nil {
-			//nolint:sloglint // the kubelet's name for the attribute
 			a.Log.Debug("reasons not encoded", "podUID", string(uid), "err", err)
 		}
 	}
@@ -265,7 +260,6 @@ func (a *Agent) restoreEvents() {
 			continue
 		}
 		if err := a.Events.Restore(events.PodRefOf(rec.Pod), rec.Events); err != nil {
-			//nolint:sloglint // the kubelet's name for the attribute
 			a.Log.Warn("stored events unreadable", "podUID", string(uid), "err", err)
 		}
 	}

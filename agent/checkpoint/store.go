@@ -232,7 +232,6 @@ func (s *Store) Load() (map[types.UID]Record, error) {
 				uid := types.UID(k)
 				r, err := decode(func(key string) []byte { return b.Get([]byte(key)) })
 				if err != nil {
-					//nolint:sloglint // the kubelet's name for the attribute
 					s.opt.Log.Warn("damaged record dropped from local store", "podUID", uid, "err", err)
 					s.Delete(uid)
 					return nil
@@ -338,7 +337,6 @@ func (s *Store) write(db *bbolt.DB, b batch) error {
 		}
 		p, err := encode(*r, s.lastWritten[uid])
 		if err != nil || uid == "" {
-			//nolint:sloglint // the kubelet's name for the attribute
 			s.opt.Log.Error("record encoding failed", "podUID", uid, "err", err)
 			continue
 		}

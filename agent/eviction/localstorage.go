@@ -144,7 +144,6 @@ func (l *LocalStorageEnforcer) measure(
 		p.failed = err.Error()
 		if p.failed != was.failed {
 			l.Log.Warn("pod disk usage unknown, storage limits not enforced",
-				//nolint:sloglint // the kubelet's name for the attribute
 				"pod", s.Pod.Namespace+"/"+s.Pod.Name, "podUID", string(s.Pod.UID), "err", err)
 		}
 	case excess != nil && l.Evict(ctx, s.Pod.UID, excess):

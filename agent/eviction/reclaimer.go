@@ -189,7 +189,6 @@ func (r *Reclaimer) evictOne(
 		}
 		delete(r.noCandidateLogged, m.Signal)
 		r.OnEvicted(string(m.Signal))
-		//nolint:sloglint // the kubelet's name for the attribute
 		r.Log.Warn("pod evicted", "pod", first.Pod.Namespace+"/"+first.Pod.Name, "podUID", string(first.Pod.UID),
 			"reason", m.String(), "grace", why.Grace, "ranking", pressure.Explain(m.Signal, ranked, rankedInLog))
 		until := time.Now().Add(why.Grace + cleanupTimeout)
@@ -259,7 +258,6 @@ func (r *Reclaimer) waitForTermination(ctx context.Context, uid types.UID, until
 		case <-ctx.Done():
 			return
 		case <-bound.C:
-			//nolint:sloglint // the kubelet's name for the attribute
 			r.Log.Warn("evicted pod not terminated in time", "podUID", string(uid))
 			return
 		case <-tick.C:

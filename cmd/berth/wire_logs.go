@@ -52,7 +52,7 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 							"container log rotation failed",
 							"containerName",
 							k.Name,
-							"containerID", //nolint:sloglint // the kubelet's name for the attribute
+							"containerID",
 							k.ID,
 							"err",
 							err,

@@ -70,7 +70,6 @@ func (r *podCIDRAllocator) sync(ctx context.Context, name string) (time.Duration
 		metav1.PatchOptions{}); err != nil {
 		return 0, fmt.Errorf("assign pod CIDR to node %s: %w", name, err)
 	}
-	//nolint:sloglint // the kubelet's name for the attribute
 	r.Log.Info("pod CIDR assigned", "node", name, "podCIDRs", texts)
 	return 0, nil
 }

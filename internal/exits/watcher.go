@@ -133,7 +133,6 @@ func (e *Watcher) serve(ctx context.Context) {
 		e.mu.Unlock()
 		for _, h := range queue {
 			if err := e.open(ctx, h); err != nil && ctx.Err() == nil {
-				//nolint:sloglint // the kubelet's name for the attribute
 				e.opt.Log.Debug("process handle not opened", "containerID", h.id, "err", err)
 				e.mu.Lock()
 				e.drop(h) // the next Watch tries again

@@ -37,7 +37,7 @@ func (r *recorder) send(message string, p send.Priority, fields map[string]strin
 func TestJournalFields(t *testing.T) {
 	var r recorder
 	log := slog.New(newJournal(&bytes.Buffer{}, slog.LevelInfo, r.send))
-	pod := log.With("pod", "default/web", "podUID", "u-1") //nolint:sloglint // the kubelet's name for the attribute
+	pod := log.With("pod", "default/web", "podUID", "u-1")
 	pod.Info("Started container c", "reason", "Started", "on", "c", "took", 3)
 	pod.Warn("careful\nnow")
 	log.Error("bad")

@@ -188,7 +188,7 @@ func (d *Manager) callAllocate(ctx context.Context, p *plugin, k allocationKey, 
 	}
 	d.opt.Log.Info(
 		"devices allocated",
-		"podUID", //nolint:sloglint // the kubelet's name for the attribute
+		"podUID",
 		string(k.pod),
 		"containerName",
 		k.container,

@@ -145,7 +145,6 @@ func (r *Tracker) cleanUpOne(ctx context.Context, c *interruptedExec) (done bool
 		leaders = 0
 	}
 	if n := killSessions(c.pid, sessions, c.RequestedAt, leaders) + c.killTrees(c.pid); n > 0 {
-		//nolint:sloglint // the kubelet's name for the attribute
 		r.opt.Log.Info("processes of interrupted command killed", "containerID", c.Container, "processes", n)
 	}
 	return time.Since(c.trackedSince) > cleanupWindow, cleanupInterval

@@ -98,7 +98,6 @@ func (w *execWatcher) killLeftovers() {
 		if n == 0 {
 			return
 		}
-		//nolint:sloglint // the kubelet's name for the attribute
 		w.tracker.opt.Log.Info("processes of timed-out command killed", "containerID", w.record.Container, "processes",
 			n)
 	}

@@ -21,6 +21,8 @@ func TestCheckStrings(t *testing.T) {
 		{"a format verb", `log.Error("pod %s created")`, "has a format verb"},
 		{"a concatenation", `log.Info("pod " + name)`, "is concatenated"},
 		{"an attribute", `log.Info("pod created", "error", err)`, `call it "err"`},
+		{"an attribute with an initialism", `log.Info("pod created", "podUID", uid)`, ""},
+		{"an attribute in snake case", `log.Info("pod created", "pod_name", n)`, "not in lower camel case"},
 		{"an attribute after a context", `log.InfoContext(ctx, "pod created", "uid", uid)`, `call it "podUID"`},
 		{"a banned word in a log message", `log.Info("pull begun")`, `log message has "begun"`},
 		{"a banned word in an error", `fmt.Errorf("nobody answers: %w", err)`, `error has "nobody"`},

@@ -27,6 +27,9 @@ var attributes = map[string]string{
 	"sandbox": "podSandboxID", "sandboxID": "podSandboxID", "volume": "volumeName", "duration": "took",
 }
 
+// attributeName is lower camel case with initialisms as in podUID, which sloglint does not know.
+var attributeName = regexp.MustCompile(`^[a-z][A-Za-z0-9]*$`)
+
 // logMethods are the methods of slog.Logger with the position of their message.
 var logMethods = map[string]int{
 	"Debug": 0, "Info": 0, "Warn": 0, "Error": 0,
@@ -158,6 +161,9 @@ func (c *checker) log(call *ast.CallExpr, at int) {
 		}
 		if better, bad := attributes[key]; bad {
 			c.report(call.Args[i].Pos(), fmt.Sprintf("attribute %q: the kubelet's logs call it %q", key, better))
+		}
+		if !attributeName.MatchString(key) {
+			c.report(call.Args[i].Pos(), fmt.Sprintf("attribute %q is not in lower camel case", key))
 		}
 	}
 }

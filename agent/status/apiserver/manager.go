@@ -387,7 +387,6 @@ func (m *Manager) startRequest(uid types.UID, ps *podStatus, run func(func(conte
 func (m *Manager) finishRequest(uid types.UID, ps *podStatus, action string, want *corev1.PodStatus, err error,
 	done func()) {
 	ps.inFlight = false
-	//nolint:sloglint // the kubelet's name for the attribute
 	log := m.opt.Log.With("pod", ps.namespace+"/"+ps.name, "podUID", string(uid))
 	switch {
 	case err == nil:
