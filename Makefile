@@ -32,7 +32,7 @@ build: ## bin/berth and bin/berth-control for this machine, static
 build-all: ## the same below bin/linux-amd64 and bin/linux-arm64
 	for arch in amd64 arm64; do GOWORK=off CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o bin/linux-$$arch/ ./cmd/berth ./cmd/berth-control || exit 1; done
 
-deb: ## dist/*.deb of berth and berth-control, ARCHS=amd64,arm64; one commit makes the same bytes each time
+deb: ## dist/*.deb of berth and berth-control, ARCHS=amd64,arm64; reproducible for a commit
 	CGO_ENABLED=0 go run -trimpath ./packaging -describe '$(VERSION)' -time '$(shell git log -1 --format=%ct 2>/dev/null)' -ldflags '$(LDFLAGS)' -arch '$(ARCHS)'
 
 deps: ## what the tests need on a fresh Debian 12
@@ -40,7 +40,7 @@ deps: ## what the tests need on a fresh Debian 12
 
 # vet looks at packages as go test -race compiles them, so that this is done once.
 # Three packages run at once, the longest first: the tests of many packages mostly wait.
-# The model world's seeds, each one goroutine's, run without the race detector; with it a tenth of them.
+# TestSim runs without the race detector, and with a tenth of the seeds under it.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
 	go vet -race ./... ./test/...
 	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent/pod -seeds $(SEEDS)
@@ -74,7 +74,7 @@ $(VALE): # built once from its Go module, which takes some minutes
 	GOBIN=$@.new CGO_ENABLED=1 go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
 	mv $@.new/vale $@ && rmdir $@.new
 
-bench: deps build ## the figures of the project, the bare CRI calls beside them
+bench: deps build ## benchmarks, compared with the bare CRI calls
 	go run ./test/bench
 	go test -run '^$$' -bench FiveVolumes ./volumes
 
@@ -96,7 +96,7 @@ HOUR   ?=
 CUTS   ?=
 REPORT ?=
 BOUND  ?= 6h
-torture: deps ## what is too long for make test; PIECE= a test's name, PIECES= packages, KILLS=n, HOUR=10m, CUTS=n, REPORT= a folder, BOUND= at most so long
+torture: deps ## long tests; PIECE= a test's name, PIECES= packages, KILLS=n, HOUR=10m, CUTS=n, REPORT= a folder, BOUND= timeout
 	BERTH_TORTURE=1 $(if $(KILLS),BERTH_KILLS=$(KILLS)) $(if $(HOUR),BERTH_HOUR=$(HOUR)) $(if $(CUTS),BERTH_CUTS=$(CUTS)) $(if $(REPORT),BERTH_REPORT=$(REPORT)) \
 		go test -v -count=1 -timeout $(BOUND) -run '$(PIECE)' $(PIECES)
 
@@ -113,7 +113,7 @@ up: DISTRIBUTION := any
 up: deps build bin/kubectl ## everything set up, example pods running on real containers
 	CGO_ENABLED=0 go run -trimpath ./test/up up $(if $(CONTAINERD),-containerd $(CONTAINERD))
 
-down: ## takes away all that make up made
+down: ## remove everything that make up created
 	CGO_ENABLED=0 go run -trimpath ./test/up down
 
 generate: ## reference pages and code that are generated

@@ -59,7 +59,7 @@
 //	API server parts      of a node that has joined one: the pod source, the status
 //	                      manager, events, the Node, its lease, certificates
 //
-// # Invariants, beside those of package plan
+// # Invariants, in addition to those of package plan
 //
 //	A1 Nothing is started before the runtime has listed its pods. The desired pods are
 //	   received and published before.

@@ -1,10 +1,9 @@
 #!/bin/sh
-# Installs what the tests and the quick start need on a fresh Debian 12. Does
-# nothing, and needs no network, where it is all there.
+# Installs the packages that the tests and make up need on Debian 12. Does nothing,
+# without network, if all are installed.
 #
-# The tests' older runtime is the distribution's containerd, and has to be a 1.6:
-# another one is an error here, before hundreds of tests fail for it. With the
-# argument "any", as for make up, it is not.
+# The tests need the distribution's containerd in version 1.6 and stop with an error
+# for any other. The argument "any", for make up, skips this check.
 set -eu
 missing=""
 need() { [ -e "$1" ] || missing="$missing $2"; }
@@ -37,7 +36,7 @@ version=$(/usr/bin/containerd --version | cut -d' ' -f3)
 case "${version#v}" in
 1.6.*) ;;
 *)
-	echo "the tests run on containerd 1.6, as Debian 12 has it, and on a 2.x of their own; /usr/bin/containerd is $version" >&2
+	echo "the tests need containerd 1.6 from Debian 12; /usr/bin/containerd is $version" >&2
 	exit 1
 	;;
 esac

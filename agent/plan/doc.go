@@ -2,7 +2,7 @@
 //
 // Decide is a pure function: the same Input always gives the same Plan. It reads no clock, file,
 // lock, log or package variable. Input holds everything that may influence a decision, and Plan
-// holds the complete result. The worker in package agent observes the pod before the call and runs
+// holds the complete result. The worker in package agent/pod observes the pod before the call and runs
 // the actions after it.
 //
 // The package also owns the types that agent and the adapters (cri, cni, images, volumes, cgroups,

@@ -15,7 +15,7 @@ import (
 // errAllocated means that another service holds the key.
 var errAllocated = errors.New("is already allocated")
 
-// claimsPrefix is the etcd key prefix of claims, beside that of the objects.
+// claimsPrefix is the etcd key prefix of claims. Objects have another one.
 const claimsPrefix = "/registry/berth/claims/"
 
 // A claimKey identifies an address or port: "addresses/10.43.0.7", "ports/30080".
