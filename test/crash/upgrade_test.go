@@ -23,7 +23,8 @@ func TestUpgradeFromPreviousRelease(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
 			n.startAgent(hosts.AgentOptions{
-				Binary: filepath.Join(previous, "berth"), BerthConfig: map[string]any{"containerLogMaxBytesPerMinute": "10Mi"},
+				Binary:      filepath.Join(previous, "berth"),
+				BerthConfig: map[string]any{"containerLogMaxBytesPerMinute": "10Mi"},
 			})
 			n.upgrade()
 		})
@@ -35,7 +36,8 @@ func (n *node) upgrade() {
 	failed.Spec.RestartPolicy = corev1.RestartPolicyNever
 	probed := n.simple("probed")
 	probed.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, TimeoutSeconds: 20,
-		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/testbox", "cat", "/etc/hosts"}}}}
+		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/testbox", "cat",
+			"/etc/hosts"}}}}
 	n.put("rich", n.rich("rich")...)
 	for _, p := range []*corev1.Pod{failed, probed, n.simple("restarted"), n.simple("debugged")} {
 		n.putPod(p)
