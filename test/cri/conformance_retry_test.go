@@ -41,11 +41,9 @@ func testRepeat(t *testing.T, h *host) {
 	}
 }
 
-// TestRunSandboxReplacesSandboxListedAsReady stops a sandbox that the next list still shows as ready, as
-// containerd 2.4 does on a busy machine.
-func TestRunSandboxReplacesSandboxListedAsReady(t *testing.T) {
-	t.Parallel()
-	fake := crifake.New(crifake.Options{})
+// serveFake serves a fake runtime on a socket until the end of the test.
+func serveFake(t *testing.T, fake *crifake.Runtime) *host {
+	t.Helper()
 	t.Cleanup(fake.Close)
 	socket := filepath.Join(t.TempDir(), "sock")
 	l, err := net.Listen("unix", socket)
@@ -58,7 +56,14 @@ func TestRunSandboxReplacesSandboxListedAsReady(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	h := &host{endpoint: "unix://" + socket, dir: t.TempDir(), cgroup: "/test"}
+	return &host{endpoint: "unix://" + socket, dir: t.TempDir(), cgroup: "/test"}
+}
+
+// TestRunSandboxReplacesSandboxListedAsReady stops a sandbox that the next list still shows as ready, as
+// containerd 2.4 does on a busy machine.
+func TestRunSandboxReplacesSandboxListedAsReady(t *testing.T) {
+	t.Parallel()
+	h := serveFake(t, crifake.New(crifake.Options{}))
 	var stale atomic.Bool
 	h.client = h.dial(t, func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
 		invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

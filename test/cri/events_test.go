@@ -1,8 +1,6 @@
 package cri_test
 
 import (
-	"net"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,19 +15,7 @@ func TestEventsResyncFollowsSubscription(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{0, 50 * time.Millisecond} {
 		fake := crifake.New(crifake.Options{Latency: map[string]time.Duration{"GetContainerEvents": late}})
-		t.Cleanup(fake.Close)
-		socket := filepath.Join(t.TempDir(), "sock")
-		l, err := net.Listen("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop := fake.Serve(l)
-		t.Cleanup(func() {
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
-		})
-		h := &host{endpoint: "unix://" + socket, dir: t.TempDir(), cgroup: "/test"}
+		h := serveFake(t, fake)
 		h.client = h.dial(t)
 		pod := h.pod(t, "sleep")
 		events, synced := watchEvents(t, pod.UID, h.client.Events)
