@@ -23,6 +23,10 @@ func complete(report string) bool {
 // marker is the first character of each line of -test.v=test2json that is not output of a check.
 const marker = "\x16"
 
+// withoutMarkers returns a report for the log of a test. go test -json would take lines with a marker for
+// results of tests of this package.
+func withoutMarkers(report string) string { return strings.ReplaceAll(report, marker, "") }
+
 // parseReport returns the results of a report. Announced checks without a result are included as
 // unfinished. A report without an announcement is an error.
 func parseReport(report string) ([]result, error) {

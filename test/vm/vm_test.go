@@ -3,6 +3,7 @@ package vm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,7 +37,7 @@ func TestVM(t *testing.T) {
 // runChecks boots the machine and creates a subtest for each of its checks.
 func runChecks(ctx context.Context, t *testing.T, m *machine, set string) {
 	start := time.Now()
-	report, bootErr := m.boot(ctx, set, func(output string) { t.Logf("boot failed: %s", output) })
+	report, bootErr := m.boot(ctx, set, func(output string) { t.Logf("boot failed: %s", withoutMarkers(output)) })
 	t.Logf("boot %s took %.1fs", set, time.Since(start).Seconds())
 	results, err := parseReport(report)
 	for _, r := range results {
@@ -52,7 +53,7 @@ func runChecks(ctx context.Context, t *testing.T, m *machine, set string) {
 		})
 	}
 	if err := errors.Join(bootErr, err); err != nil {
-		t.Errorf("%v\nconsole:\n%s", err, m.console())
+		t.Error(withoutMarkers(fmt.Sprintf("%v\nconsole:\n%s", err, m.console())))
 	}
 }
 
