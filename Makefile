@@ -90,7 +90,7 @@ e2e: deps ## the end-to-end tests alone
 # A part that ends within a given time: make torture PIECE=Churn KILLS=500 BOUND=30m, or PIECES=./test/e2e PIECE=FullNode.
 # The long churn and the power cuts alone, with their reports: make torture PIECE='LongChurn|PowerCuts' REPORT=docs/reports
 PIECE  ?= .
-PIECES ?= ./test/crash ./test/e2e ./test/control ./agent/checkpoint
+PIECES ?= ./test/crash ./test/e2e ./test/control ./test/vm ./agent/checkpoint
 KILLS  ?=
 HOUR   ?=
 CUTS   ?=

@@ -126,7 +126,7 @@ func withDependent(t *testing.T, s *Server, owner string) {
 // updates of one object do not fill the store.
 func TestFullStore(t *testing.T) {
 	t.Parallel()
-	const limit = 16 << 20
+	const limit = 8 << 20
 	s := Start(t, func(c *control.Config) { c.EtcdQuotaBytes, c.EtcdCompactionInterval = limit, 10*time.Second })
 	node := s.clientAs(t, "system:node:full", "system:nodes")
 	createNodeAndPod(t, s, node, "full", "ends")

@@ -13,7 +13,7 @@ import (
 	"berth/test/hosts"
 )
 
-// TestVM boots the machine twice with the same disk.
+// TestVM boots the machine twice with the same disk. The long checks of the second boot run with BERTH_TORTURE.
 func TestVM(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
@@ -26,7 +26,11 @@ func TestVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, set := range []string{"first", "second"} {
+	second := "second"
+	if os.Getenv("BERTH_TORTURE") != "" {
+		second = "second-long"
+	}
+	for _, set := range []string{"first", second} {
 		if t.Failed() {
 			break // the second boot depends on the disk state that the first leaves
 		}
