@@ -16,7 +16,7 @@ type Description struct {
 	Warnings []Warning      `json:"warnings,omitempty"` // unsupported fields and the like
 	// NextRetry is the time of the next image pull or start of each container in back-off, by
 	// container name.
-	NextRetry map[string]time.Time `json:"nextTry,omitempty"`
+	NextRetry map[string]time.Time `json:"nextRetry,omitempty"`
 }
 
 func (s *server) describe(w http.ResponseWriter, r *http.Request) {

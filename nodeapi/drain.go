@@ -10,9 +10,9 @@ import (
 type DrainResult struct {
 	Pods int `json:"pods"` // number of pods that were terminated
 	// pods still running after their grace period, as namespace/name
-	NotTerminated []string      `json:"late,omitempty"`
-	Duration      time.Duration `json:"took"`              // nanoseconds
-	SkipReason    string        `json:"nothing,omitempty"` // why no pod was terminated
+	NotTerminated []string      `json:"notTerminated,omitempty"`
+	Duration      time.Duration `json:"duration"`             // nanoseconds
+	SkipReason    string        `json:"skipReason,omitempty"` // why no pod was terminated
 }
 
 func (s *server) drain(w http.ResponseWriter, r *http.Request) {

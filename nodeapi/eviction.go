@@ -11,18 +11,18 @@ import (
 // EvictionPreview is the current eviction ranking of the pods for each signal.
 type EvictionPreview struct {
 	Signals []EvictionSignal `json:"signals"`
-	Exempt  []ExemptPod      `json:"staying,omitempty"` // critical pods, which are never evicted
+	Exempt  []ExemptPod      `json:"exempt,omitempty"` // critical pods, which are never evicted
 }
 
 // EvictionSignal is an eviction signal with the ranking of the pods for it.
 type EvictionSignal struct {
-	Signal        string `json:"signal"` // memory.available, …
-	Message       string `json:"state"`  // one sentence with the current values
-	UnderPressure bool   `json:"short"`  // the node is under this pressure
+	Signal        string `json:"signal"`        // memory.available, …
+	Message       string `json:"message"`       // one sentence with the current values
+	UnderPressure bool   `json:"underPressure"` // the node is under this pressure
 	// what is compared between pods: memory, ephemeral-storage, inodes, pids
 	Resource    string         `json:"resource"`
-	Requestable bool           `json:"requestsCount"` // whether pods can request the resource
-	Order       []EvictionRank `json:"order"`         // in eviction order
+	Requestable bool           `json:"requestable"` // whether pods can request the resource
+	Order       []EvictionRank `json:"order"`       // in eviction order
 }
 
 // EvictionRank is a pod in the eviction order. Amounts are in bytes, or counts for inodes and
@@ -45,7 +45,7 @@ type EvictionRank struct {
 type ExemptPod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	Reason    string `json:"why"`
+	Reason    string `json:"reason"`
 }
 
 func (s *server) eviction(w http.ResponseWriter, r *http.Request) {

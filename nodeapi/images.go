@@ -26,7 +26,7 @@ type Archive struct {
 	Path    string   `json:"path"`
 	State   string   `json:"state"` // waiting, importing, imported, broken
 	Images  []string `json:"images,omitempty"`
-	Message string   `json:"why,omitempty"` // cause if broken, or waiting after a failure
+	Message string   `json:"message,omitempty"` // cause if broken, or waiting after a failure
 }
 
 func (s *server) images(w http.ResponseWriter, r *http.Request) {

@@ -9,18 +9,18 @@ import (
 // NodeSummary is the state of the node apart from its pods.
 type NodeSummary struct {
 	Name             string            `json:"name"`
-	InvalidManifests []InvalidManifest `json:"badFiles,omitempty"`
+	InvalidManifests []InvalidManifest `json:"invalidManifests,omitempty"`
 	Warnings         []Warning         `json:"warnings,omitempty"`
 }
 
 // InvalidManifest is a manifest file that is not used in its current form.
 type InvalidManifest struct {
 	Path           string    `json:"path"`
-	Line           int       `json:"line,omitempty"`     // counted from 1; 0: unknown
-	Field          string    `json:"field,omitempty"`    // path of the field, such as spec.containers[0].image
-	Message        string    `json:"message"`            // the cause
-	Since          time.Time `json:"since,omitzero"`     // when the problem was first detected
-	LastValidInUse bool      `json:"lastGood,omitempty"` // the last valid version is still in use
+	Line           int       `json:"line,omitempty"`           // counted from 1; 0: unknown
+	Field          string    `json:"field,omitempty"`          // path of the field, such as spec.containers[0].image
+	Message        string    `json:"message"`                  // the cause
+	Since          time.Time `json:"since,omitzero"`           // when the problem was first detected
+	LastValidInUse bool      `json:"lastValidInUse,omitempty"` // the last valid version is still in use
 }
 
 // Warning is a problem that does not stop anything.

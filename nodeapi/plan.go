@@ -25,9 +25,9 @@ type PodPlan struct {
 	Name      string `json:"name"`
 	Change    Change `json:"change"`
 	// the reason of a rejection by admission, with numbers; empty: the pod would be admitted
-	Rejection string `json:"verdict,omitempty"`
+	Rejection string `json:"rejection,omitempty"`
 	// why the pod would keep its current CPU and memory: Deferred or Infeasible, with numbers
-	ResizeRejection string      `json:"resize,omitempty"`
+	ResizeRejection string      `json:"resizeRejection,omitempty"`
 	Stages          []StagePlan `json:"stages"`
 	Reasons         []Reason    `json:"reasons,omitempty"`
 }
@@ -36,31 +36,31 @@ type PodPlan struct {
 type Change string
 
 const (
-	Create    Change = "create"  // the pod does not exist
-	Update    Change = "update"  // the pod is updated in place
-	Resize    Change = "resize"  // only CPU and memory are updated in place
-	Replace   Change = "replace" // the pod is terminated and replaced by a new one
-	Unchanged Change = "keep"    // nothing changes
+	Create    Change = "create"    // the pod does not exist
+	Update    Change = "update"    // the pod is updated in place
+	Resize    Change = "resize"    // only CPU and memory are updated in place
+	Replace   Change = "replace"   // the pod is terminated and replaced by a new one
+	Unchanged Change = "unchanged" // nothing changes
 )
 
 // StagePlan holds the actions of one stage.
 type StagePlan struct {
-	Stage   string          `json:"stage"` // ending (of the replaced pod), configure, cleanup, build-run
+	Stage   string          `json:"stage"` // termination (of the replaced pod), configure, cleanup, build-run
 	Actions []PlannedAction `json:"actions"`
 }
 
 // PlannedAction is one action that would be executed.
 type PlannedAction struct {
 	Action string `json:"action"`           // RunSandbox, PullImage, …
-	Target string `json:"on,omitempty"`     // container, volume, …; empty: the pod
+	Target string `json:"target,omitempty"` // container, volume, …; empty: the pod
 	Detail string `json:"detail,omitempty"` // the image, the grace, …
-	Sync   int    `json:"pass,omitempty"`   // the sync in which the action would start, counted from 1; 0: unknown
+	Sync   int    `json:"sync,omitempty"`   // the sync in which the action would start, counted from 1; 0: unknown
 }
 
 // Reason is one decision as text.
 type Reason struct {
 	Code   string    `json:"code"`             // CamelCase: the event reason where Kubernetes has one
-	Target string    `json:"on,omitempty"`     // container, volume or image; empty: the pod
+	Target string    `json:"target,omitempty"` // container, volume or image; empty: the pod
 	Detail string    `json:"detail,omitempty"` // one sentence
 	Until  time.Time `json:"until,omitzero"`   // when it expires; zero: it ends with a change of state
 }

@@ -40,21 +40,21 @@ type Probe struct {
 	SuccessThreshold    int32      `json:"successThreshold"`
 	FailureThreshold    int32      `json:"failureThreshold"`
 	State               ProbeState `json:"state"`
-	WaitingFor          string     `json:"waiting,omitempty"`       // what the probe is waiting for
+	WaitingFor          string     `json:"waitingFor,omitempty"`    // what the probe is waiting for
 	Successes           int32      `json:"successes,omitempty"`     // consecutive, at most the threshold
 	Failures            int32      `json:"failures,omitempty"`      // consecutive, at most the threshold
-	NextRun             time.Time  `json:"due,omitzero"`            // next run; zero: unknown, or a run is in progress
+	NextRun             time.Time  `json:"nextRun,omitzero"`        // next run; zero: unknown, or a run is in progress
 	Running             bool       `json:"running,omitempty"`       // a run is in progress
 	MissedPeriods       int64      `json:"missedPeriods,omitempty"` // skipped because the node was overloaded
-	Recent              []ProbeRun `json:"last,omitempty"`          // newest first
+	Recent              []ProbeRun `json:"recent,omitempty"`        // newest first
 }
 
 // ProbeRun is one run of a probe.
 type ProbeRun struct {
 	At                    time.Time `json:"at"`
 	Seconds               float64   `json:"seconds"`
-	Result                string    `json:"result"`  // success, warning, failure or unknown
-	CountsTowardThreshold bool      `json:"counted"` // the result counts toward a threshold
+	Result                string    `json:"result"`                // success, warning, failure or unknown
+	CountsTowardThreshold bool      `json:"countsTowardThreshold"` // the result counts toward a threshold
 	Output                string    `json:"output,omitempty"`
 }
 

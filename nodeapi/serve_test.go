@@ -148,29 +148,29 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 	}{
 		{"version", func() (any, error) { return c.Version(ctx) }, `{"version":"v1","go":"","platform":""}`},
 		{"node", func() (any, error) { return c.Node(ctx) },
-			`{"name":"n","badFiles":[{"path":"/a.yaml","line":3,"message":"","since":"2026-05-04T03:02:01Z"}]}`},
+			`{"name":"n","invalidManifests":[{"path":"/a.yaml","line":3,"message":"","since":"2026-05-04T03:02:01Z"}]}`},
 		{"check", func() (any, error) {
 			return c.Check(ctx)
 		}, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},
 		{"plan", func() (any, error) { return c.Plan(ctx, []byte("a: b")) },
 			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
-		{"drain", func() (any, error) { return c.Drain(ctx) }, `{"pods":2,"late":["a/b"],"took":0}`},
+		{"drain", func() (any, error) { return c.Drain(ctx) }, `{"pods":2,"notTerminated":["a/b"],"duration":0}`},
 		{"images", func() (any, error) { return c.Images(ctx) },
 			`{"images":[{"id":"sha256:1","names":["a:1"],"size":1,"pinned":"why","inUse":false}],` +
 				`"archives":[{"path":"/a.tar","state":"imported"}]}`},
 		{"eviction", func() (any, error) { return c.Eviction(ctx, "a&b=c") },
-			`{"signals":[{"signal":"a\u0026b=c","state":"","short":false,"resource":"","requestsCount":false,` +
+			`{"signals":[{"signal":"a\u0026b=c","message":"","underPressure":false,"resource":"","requestable":false,` +
 				`"order":[{"namespace":"","name":"p","uid":"","known":false,` +
 				`"used":1,"requested":0,"usedText":"1","requestedText":"","exceedsRequest":false,"priority":0}]}]}`},
 		{"why", func() (any, error) { return c.Why(ctx, "default", "web") },
 			`{"namespace":"default","name":"web","uid":"","phase":"","summary":"",` +
-				`"waiting":[{"for":"BackOff","message":"","until":"2026-05-04T03:02:01Z"}],"passes":0}`},
+				`"waitingFor":[{"reason":"BackOff","message":"","until":"2026-05-04T03:02:01Z"}],"syncs":0}`},
 		{"probes", func() (any, error) { return c.Probes(ctx, "a/b", "%2f?") },
 			`{"namespace":"a/b","name":"%2f?","uid":"","now":"2026-05-04T03:02:01Z",` +
 				`"probes":[{"container":"","kind":"liveness","action":"","initialDelaySeconds":0,` +
 				`"timeoutSeconds":0,"periodSeconds":0,"successThreshold":0,"failureThreshold":0,` +
-				`"state":"","due":"2026-05-04T03:02:01Z",` +
-				`"last":[{"at":"2026-05-04T03:02:01Z","seconds":0.25,"result":"","counted":false}]}]}`},
+				`"state":"","nextRun":"2026-05-04T03:02:01Z",` +
+				`"recent":[{"at":"2026-05-04T03:02:01Z","seconds":0.25,"result":"","countsTowardThreshold":false}]}]}`},
 		{"timeline", func() (any, error) { return c.Timeline(ctx, "a/b", "%2f?") },
 			`{"namespace":"a/b","name":"%2f?","uid":"","now":"0001-01-01T00:00:00Z",` +
 				`"spans":[{"id":1,"kind":"","name":"","start":"2026-05-04T03:02:01Z"}]}`},

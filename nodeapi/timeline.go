@@ -33,8 +33,8 @@ type Span struct {
 	ID     int       `json:"id"`               // from 1, unique in its timeline
 	Parent int       `json:"parent,omitempty"` // ID of the parent span; 0: none
 	Kind   SpanKind  `json:"kind"`
-	Name   string    `json:"name"`         // prepare, RunSandbox, …
-	Target string    `json:"on,omitempty"` // container, volume, … ; empty: the pod
+	Name   string    `json:"name"`             // prepare, RunSandbox, …
+	Target string    `json:"target,omitempty"` // container, volume, … ; empty: the pod
 	Start  time.Time `json:"start"`
 	End    time.Time `json:"end,omitzero"`    // zero: in progress
 	Cause  string    `json:"cause,omitempty"` // reason of the operation, or what it waited for

@@ -49,9 +49,9 @@ type Resources struct {
 	WorkingSetBytes     uint64  `json:"workingSetBytes"`
 	ReadBytesPerSecond  float64 `json:"readBytesPerSecond"`
 	WriteBytesPerSecond float64 `json:"writeBytesPerSecond"`
-	IOUnavailable       bool    `json:"ioUnknown,omitempty"` // I/O is not accounted by the kernel
+	IOUnavailable       bool    `json:"ioUnavailable,omitempty"` // I/O is not accounted by the kernel
 	Processes           int     `json:"processes"`
-	PSI                 *PSI    `json:"pressure,omitempty"` // nil: not provided by the kernel
+	PSI                 *PSI    `json:"psi,omitempty"` // nil: not provided by the kernel
 }
 
 // PSI is the share of the last ten seconds in which at least one task waited for a resource, in

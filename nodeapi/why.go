@@ -15,26 +15,26 @@ type PodExplanation struct {
 	Name       string          `json:"name"`
 	UID        types.UID       `json:"uid"`
 	Phase      corev1.PodPhase `json:"phase"`
-	Summary    string          `json:"summary"`           // one sentence
-	WaitingFor []WaitReason    `json:"waiting,omitempty"` // empty: nothing
-	InProgress []Operation     `json:"busy,omitempty"`    // actions in progress
-	Next       []Step          `json:"next,omitempty"`    // next steps in order, as far as known
-	OtherPods  []WaitReason    `json:"others,omitempty"`  // what other pods of this name are waiting for
-	Reasons    []Reason        `json:"reasons,omitempty"` // decisions of the last sync
-	Syncs      int64           `json:"passes"`            // number of syncs since the agent started
-	LastSync   time.Time       `json:"lastPass,omitzero"`
-	NextSync   time.Time       `json:"wake,omitzero"` // time of the next sync without an event; zero: none
+	Summary    string          `json:"summary"`              // one sentence
+	WaitingFor []WaitReason    `json:"waitingFor,omitempty"` // empty: nothing
+	InProgress []Operation     `json:"inProgress,omitempty"` // actions in progress
+	Next       []Step          `json:"next,omitempty"`       // next steps in order, as far as known
+	OtherPods  []WaitReason    `json:"otherPods,omitempty"`  // what other pods of this name are waiting for
+	Reasons    []Reason        `json:"reasons,omitempty"`    // decisions of the last sync
+	Syncs      int64           `json:"syncs"`                // number of syncs since the agent started
+	LastSync   time.Time       `json:"lastSync,omitzero"`
+	NextSync   time.Time       `json:"nextSync,omitzero"` // time of the next sync without an event; zero: none
 }
 
 // WaitReason is one thing that a pod is waiting for.
 type WaitReason struct {
-	Reason   string    `json:"for"`          // CamelCase: CrashLoopBackOff, NetworkNotReady, Admission, …
-	Target   string    `json:"on,omitempty"` // container, volume, image; empty: the pod
-	Message  string    `json:"message"`      // one sentence
+	Reason   string    `json:"reason"`           // CamelCase: CrashLoopBackOff, NetworkNotReady, Admission, …
+	Target   string    `json:"target,omitempty"` // container, volume, image; empty: the pod
+	Message  string    `json:"message"`          // one sentence
 	Since    time.Time `json:"since,omitzero"`
-	Until    time.Time `json:"until,omitzero"`   // when it expires; zero: it ends with a change of state
-	Failures int       `json:"tries,omitempty"`  // consecutive failures
-	Details  []Detail  `json:"figures,omitzero"` // values behind the message
+	Until    time.Time `json:"until,omitzero"`     // when it expires; zero: it ends with a change of state
+	Failures int       `json:"failures,omitempty"` // consecutive failures
+	Details  []Detail  `json:"details,omitzero"`   // values behind the message
 }
 
 // Detail is a named value, such as "requested cpu" 2.
@@ -46,7 +46,7 @@ type Detail struct {
 // Operation is an action in progress.
 type Operation struct {
 	Action string    `json:"action"` // RunSandbox, PullImage, …
-	Target string    `json:"on,omitempty"`
+	Target string    `json:"target,omitempty"`
 	Detail string    `json:"detail,omitempty"` // progress: 12.3 MiB of 40.1 MiB
 	Since  time.Time `json:"since,omitzero"`
 }
@@ -54,7 +54,7 @@ type Operation struct {
 // Step is an action that will follow.
 type Step struct {
 	Action string    `json:"action"`
-	Target string    `json:"on,omitempty"`
+	Target string    `json:"target,omitempty"`
 	After  string    `json:"after,omitempty"` // what has to happen first
 	At     time.Time `json:"at,omitzero"`     // zero: not scheduled for a time
 }

@@ -115,7 +115,7 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 			"replaced pod", corev1.NotRequired, func(p *corev1.Pod) { p.UID = "u2" },
 			plan.Verdict{State: plan.Admitted},
 			[]string{
-				"replace 40Mi is gone ", "ending", "StopContainer a", "StopSandbox", "RemoveSandbox", "RunSandbox",
+				"replace 40Mi is gone ", "termination", "StopContainer a", "StopSandbox", "RemoveSandbox", "RunSandbox",
 				"StartContainer a",
 			},
 		},
@@ -150,11 +150,11 @@ func TestPlanOfEditIsComplete(t *testing.T) {
 			got := []string{fmt.Sprintf("%s %s %s", p.Change, p.Rejection, p.ResizeRejection)}
 			last := 0
 			for _, s := range p.Stages {
-				if s.Stage == "ending" {
+				if s.Stage == "termination" {
 					got = append(got, s.Stage)
 				}
 				for _, a := range s.Actions {
-					if s.Stage == "ending" {
+					if s.Stage == "termination" {
 						last = max(last, a.Sync)
 					} else if a.Sync <= last {
 						t.Errorf("%s in sync %d, before the pod terminated in sync %d", a.Action, a.Sync, last)

@@ -190,7 +190,7 @@ func planAfter(termination []step, s PodState, change nodeapi.Change, rejection 
 	p := nodeapi.PodPlan{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Change: change, Rejection: rejection}
 	last := 0
 	if len(termination) > 0 {
-		p.Stages = append(p.Stages, nodeapi.StagePlan{Stage: "ending"})
+		p.Stages = append(p.Stages, nodeapi.StagePlan{Stage: "termination"})
 		for _, st := range termination {
 			p.Stages[0].Actions = append(p.Stages[0].Actions, planned(st, 0))
 			last = max(last, st.sync)

@@ -160,7 +160,7 @@ func TestScenario37_DescribeWhyTimelineAndPlan(t *testing.T) {
 			"would be updated in place", "StopContainer main")
 		s.contains("plan of a new command", plan(strings.ReplaceAll(manifest, "ready", "steady")),
 			"would be replaced by a new pod",
-			"ending", "StopContainer main", "RemoveSandbox", "RunSandbox")
+			"termination", "StopContainer main", "RemoveSandbox", "RunSandbox")
 		s.contains("plan of a resize", plan(strings.ReplaceAll(manifest, "memory: 16Mi", "memory: 17Mi")),
 			"would be resized in place", "ResizeContainer main")
 		if out := plan(strings.ReplaceAll(manifest, "memory: 16Mi", "memory: 900Gi")); !strings.Contains(out,
