@@ -354,7 +354,7 @@ func whyOf(namespace, name string) nodeapi.PodExplanation {
 		},
 		Next: []nodeapi.Step{
 			{Action: "StartContainer", Target: "app", At: now.Add(95 * time.Second)},
-			{Action: "StartContainer", Target: "log", After: "the image is here"},
+			{Action: "StartContainer", Target: "log", After: "PullImage log"},
 		},
 		Reasons: []nodeapi.Reason{
 			{Code: "BackOff", Target: "app", Detail: "crashed 5 times in a row", Until: now.Add(95 * time.Second)},

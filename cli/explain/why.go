@@ -132,11 +132,7 @@ func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 				strings.TrimPrefix(x.Reason, "Resize"),
 			)
 		}
-		text := fmt.Sprintf("%s is waiting for %s", name, x.Reason)
-		if x.Target != "" {
-			text += " of " + x.Target
-		}
-		text = joined(text, x.Message)
+		text := joined(name+" is waiting for "+joined(targetText(s.Pod, x), x.Reason), x.Message)
 		if x.Until.After(now) {
 			text += fmt.Sprintf(" (next attempt in %s)", rounded(x.Until.Sub(now)))
 		}
@@ -156,6 +152,29 @@ func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 		)
 	}
 	return name + " is up to date: waiting for nothing"
+}
+
+// volumeReasons are reasons whose target is a volume, even if a container has the same name.
+var volumeReasons = []string{"FailedMount", "FailedUnMount", "FailedUnmount"}
+
+// targetText is the target of a wait reason with its kind, such as container "app"; empty: the pod.
+func targetText(pod *corev1.Pod, w nodeapi.WaitReason) string {
+	isVolume := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == w.Target })
+	isContainer := hasContainer(&pod.Spec, w.Target)
+	switch {
+	case isVolume && (!isContainer || slices.Contains(volumeReasons, w.Reason)):
+		return fmt.Sprintf("volume %q", w.Target)
+	case isContainer:
+		return fmt.Sprintf("container %q", w.Target)
+	}
+	return w.Target
+}
+
+func hasContainer(spec *corev1.PodSpec, name string) bool {
+	return slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers),
+		func(c corev1.Container) bool { return c.Name == name }) ||
+		slices.ContainsFunc(spec.EphemeralContainers,
+			func(c corev1.EphemeralContainer) bool { return c.Name == name })
 }
 
 // recreation describes when a terminated pod is created again; empty: never.

@@ -213,7 +213,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 	}{
 		{
 			"a container in CrashLoopBackOff",
-			"default/web is waiting for CrashLoopBackOff of a: back-off 40s restarting failed container=a " +
+			"default/web is waiting for container \"a\": CrashLoopBackOff: back-off 40s restarting failed container=a " +
 				"pod=web_default(u1) (next attempt in 35s)",
 			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) " +
 				"@1m16s; last " +
@@ -236,7 +236,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 				"capacity: 2000"),
 		}, {
 			"an image pull in back-off",
-			"default/web is waiting for ImagePullBackOff of a: Back-off pulling image \"far\": " +
+			"default/web is waiting for container \"a\": ImagePullBackOff: Back-off pulling image \"far\": " +
 				"ErrImagePull: registry " +
 				"says: no such tag (next attempt in 17s)",
 			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag ` +
@@ -245,13 +245,13 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod(image("far")).start().complete("pull/a").fail("pull/a", 2, refused).settleHost().after(3 * time.Second),
 		}, {
 			"a failed image pull",
-			"default/web is waiting for ErrImagePull of a: registry says: no such tag (next attempt in 19s)",
+			"default/web is waiting for container \"a\": ErrImagePull: registry says: no such tag (next attempt in 19s)",
 			[]string{"ErrImagePull(a): registry says: no such tag @20s tries 2"},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).start().complete("pull/a").fail("pull/a", 2, refused).settleHost().after(time.Second),
 		}, {
 			"an invalid image name",
-			"default/web is waiting for InvalidImageName of a: Failed to apply default image tag " +
+			"default/web is waiting for container \"a\": InvalidImageName: Failed to apply default image tag " +
 				"\"no/Name\": invalid " +
 				"reference format: repository name (no/Name) must be lowercase",
 			[]string{
@@ -261,24 +261,24 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"", pod(image("no/Name")).settleHost(),
 		}, {
 			"an image name rejected by the runtime",
-			"default/web is waiting for InvalidImageName of a: cannot parse \"far\" (next attempt in 7s)",
+			"default/web is waiting for container \"a\": InvalidImageName: cannot parse \"far\" (next attempt in 7s)",
 			[]string{`InvalidImageName(a): cannot parse "far" @10s tries 1`},
 			"PullImage a @10s after the back-off\nStartContainer a @10s after PullImage a",
 			pod(image("far")).start().complete("pull/a").fail("pull/a", 1, broken).settleHost().after(3 * time.Second),
 		}, {
 			"a container that cannot be created",
-			"default/web is waiting for CreateContainerError of a: injected (next attempt in 4s)",
+			"default/web is waiting for container \"a\": CreateContainerError: injected (next attempt in 4s)",
 			[]string{"CreateContainerError(a): injected @4s tries 3"},
 			"StartContainer a @4s after the back-off",
 			pod().settleHost().start().fail("start/a", 3, startError),
 		}, {
 			"a missing ConfigMap of the environment",
-			`default/web is waiting for CreateContainerConfigError of a: configmap "conf" not found`,
+			`default/web is waiting for container "a": CreateContainerConfigError: configmap "conf" not found`,
 			[]string{`CreateContainerConfigError(a): configmap "conf" not found`}, "",
 			pod(configMapEnv).settle(),
 		}, {
 			"a missing ConfigMap of a volume",
-			`default/web is waiting for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap ` +
+			`default/web is waiting for volume "v": FailedMount: MountVolume.SetUp failed for volume "v" : configmap ` +
 				`"conf" not found`,
 			[]string{`FailedMount(v): MountVolume.SetUp failed for volume "v" : configmap "conf" not found`}, "",
 			pod(configMapVolume).settle(),
@@ -290,7 +290,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod().withoutNetwork(),
 		}, {
 			"a device without a plugin",
-			"default/web is waiting for DevicesNotReady of a: example.com/gpu: no device plugin has registered it",
+			"default/web is waiting for container \"a\": DevicesNotReady: example.com/gpu: no device plugin has registered it",
 			[]string{"DevicesNotReady(a): example.com/gpu: no device plugin has registered it"},
 			"StartContainer a after its devices are available",
 			pod().waitingForDevices("example.com/gpu: no device plugin has registered it").settle(),
@@ -313,7 +313,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod().withVerdict(plan.Rejected, "NodeAffinity", "no match"),
 		}, {
 			"a running init container",
-			"default/web is waiting for PodInitializing of i2: init container i2 (2 of 2) is running since " +
+			"default/web is waiting for container \"i2\": PodInitializing: init container i2 (2 of 2) is running since " +
 				"2026-05-04T15:04:05Z",
 			[]string{"PodInitializing(i2): init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z"},
 			"StartContainer a after the exit of init container i2",
