@@ -197,7 +197,7 @@ func (d *decider) checkRunning(c spec, k Container) {
 		d.mem.Restarts[k.Name] = r
 		d.stop(k, stopReasonSpecChanged, d.Now.Add(d.grace()), d.grace())
 	case c.kind != Ephemeral && d.mem.Restarts[k.Name].RequestedFor == k.ID:
-		d.stop(k, "RestartAsked", d.Now.Add(d.grace()), d.grace())
+		d.stop(k, stopReasonRestartRequested, d.Now.Add(d.grace()), d.grace())
 	case d.Limits.Probing && h.Failed:
 		grace := d.probeGrace(c, h.FailedProbe)
 		d.stop(k, "Unhealthy", d.Now.Add(grace), grace)

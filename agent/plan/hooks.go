@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -29,6 +30,18 @@ type HookStatus struct {
 	Reason   string        `json:"Why,omitempty"`
 	Deadline time.Time     `json:"By,omitzero"`
 	Grace    time.Duration `json:"Grace,omitempty"`
+}
+
+// UnmarshalJSON replaces the reason that earlier releases stored for a requested restart.
+func (h *HookStatus) UnmarshalJSON(b []byte) error {
+	type stored HookStatus
+	if err := json.Unmarshal(b, (*stored)(h)); err != nil {
+		return err
+	}
+	if h.Reason == oldStopReasonRestartRequested {
+		h.Reason = stopReasonRestartRequested
+	}
+	return nil
 }
 
 // HookState is the progress of one hook of one instance.

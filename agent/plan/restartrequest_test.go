@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func TestRequestRestart(t *testing.T) {
 	}
 	runCases(t, []testCase{
 		{"a running container is stopped with the pod's grace period", ask(up(two), "b"), "stop b-0 30s",
-			[]string{`why    Killing b "Container b is restarted because a user asked for it" (Normal)`}},
+			[]string{`why    Killing b "Container b is restarted because a user requested it" (Normal)`}},
 		{"… and started again, also under Never", ask(up(never, two), "b").begin().exit("b", 143), "start b#1",
 			[]string{"pod    Running"}},
 		{"without names all app containers and sidecars", ask(up(inits(con("one"), sidecar("side")), two)),
@@ -55,6 +56,22 @@ func TestRequestRestart(t *testing.T) {
 		}
 		if len(before.Restarts) != len(tt.w.in.Memory.Restarts) {
 			t.Errorf("%s: the memory was modified", tt.name)
+		}
+	}
+}
+
+// TestStoredRestartReason decodes records of this release and of earlier ones.
+func TestStoredRestartReason(t *testing.T) {
+	t.Parallel()
+	for _, stored := range []string{"RestartRequested", "RestartAsked"} {
+		var m Memory
+		record := `{"Hooks":{"b":{"Attempt":2,"PreStop":1,"Why":"` + stored + `","Grace":3}}}`
+		if err := json.Unmarshal([]byte(record), &m); err != nil {
+			t.Fatal(err)
+		}
+		want := HookStatus{Attempt: 2, PreStop: HookPending, Reason: "RestartRequested", Grace: 3}
+		if got := m.Hooks["b"]; got != want {
+			t.Errorf("%s: got %+v, want %+v", stored, got, want)
 		}
 	}
 }

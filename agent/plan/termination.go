@@ -145,6 +145,12 @@ func (d *decider) stop(k Container, reason string, deadline time.Time, grace tim
 	}
 }
 
+// The reason of a StopContainer that a user requested with a restart.
+const (
+	stopReasonRestartRequested    = "RestartRequested"
+	oldStopReasonRestartRequested = "RestartAsked" // in records of earlier releases
+)
+
 // Reasons of a StopContainer after which a new instance starts regardless of the restart policy.
 // Only Memory records this, so it must be persisted first.
 const (
@@ -167,8 +173,8 @@ func (d *decider) killingReason(k Container, reason string) Reason {
 		detail = fmt.Sprintf("Container %s resize requires restart", k.Name)
 	case stopReasonSpecChanged:
 		detail = fmt.Sprintf("Container %s definition changed, will be restarted", k.Name)
-	case "RestartAsked":
-		detail = fmt.Sprintf("Container %s is restarted because a user asked for it", k.Name)
+	case stopReasonRestartRequested:
+		detail = fmt.Sprintf("Container %s is restarted because a user requested it", k.Name)
 	case "Unhealthy":
 		detail = fmt.Sprintf("Container %s failed %s probe", k.Name, d.mem.Health[k.ID].FailedProbe)
 		if d.restartsAfterKill(k) {

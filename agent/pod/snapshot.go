@@ -14,7 +14,7 @@ import (
 )
 
 // ObserveFailed is the reason of a pod whose state cannot be read.
-const ObserveFailed = "LookFailed"
+const ObserveFailed = "ObserveFailed"
 
 // newSnapshot returns the state of the pod after a sync pass.
 func newSnapshot(s *state, p plan.Plan, at time.Time) *status.Snapshot {

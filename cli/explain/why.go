@@ -78,7 +78,7 @@ func Why(s PodState, now time.Time) nodeapi.PodExplanation {
 // predicted then.
 func unknown(s PodState) bool {
 	return slices.ContainsFunc(s.Reasons, func(t TimedReason) bool {
-		return t.Code == "RuntimeNotReady" || t.Code == "LookFailed" || t.Code == "NameTaken"
+		return t.Code == "RuntimeNotReady" || t.Code == "ObserveFailed" || t.Code == "NameTaken"
 	})
 }
 

@@ -26,7 +26,7 @@ func TestScenario24_RestartSkipsBackOff(t *testing.T) {
 			after.Status.PodIP != before.Status.PodIP {
 			t.Error("a restart of b restarted other containers")
 		}
-		s.Event("stays", "Killing: Container b is restarted because a user asked for it")
+		s.Event("stays", "Killing: Container b is restarted because a user requested it")
 		s.Berth("restart", s.ns+"/stays")
 		s.Wait("stays", "restarted as a whole", func(p *corev1.Pod) bool {
 			return status(p, "a").RestartCount == 1 && status(p, "b").RestartCount == 2 && status(p, "a").Ready &&
