@@ -55,6 +55,7 @@ type Metrics struct {
 	eventGaps      prometheus.Counter
 	evictions      *prometheus.CounterVec
 	leaksRemoved   *prometheus.CounterVec
+	leftoversSwept *prometheus.CounterVec // deprecated name of leaksRemoved
 	pressure       *prometheus.GaugeVec
 	signals        *prometheus.GaugeVec
 	admissionFails *prometheus.CounterVec
@@ -396,15 +397,20 @@ func (m *Metrics) ownNode() {
 		Name: "berth_eviction_signal_available", Help: "Available amount of an eviction signal in bytes, inodes or " +
 			"processes."}, []string{"signal"}))
 	m.leaksRemoved = m.counters(
-		"berth_leftovers_swept_total",
+		"berth_leaks_removed_total",
 		"Cumulative number of leaked runtime resources removed by kind: shim, socket, lease, attachment, address, "+
 			"network, rules, chain or netns.",
 		"kind",
 	)
+	m.leftoversSwept = m.counters(
+		"berth_leftovers_swept_total",
+		"(Deprecated: use berth_leaks_removed_total) Cumulative number of leaked runtime resources removed by kind.",
+		"kind",
+	)
 	m.devices = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "berth_devices", Help: "Number of devices of device plugins by resource name and state: " +
-			"listed, healthy " +
-			"or given."}, []string{"resource_name", "state"}))
+			"listed, healthy or allocated. The state given is the deprecated name of allocated."},
+		[]string{"resource_name", "state"}))
 	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Cumulative number of container log rotations.")
 	m.garbage = m.counters(
 		"berth_garbage_collected_total",

@@ -31,6 +31,8 @@ func fill(m *Metrics) {
 	m.ObserveSync("sync", time.Millisecond)
 	m.CountAction("start", "error")
 	m.CountAudit()
+	m.CountLeakCleanup("shim")
+	m.SetDevices("example.com/gpu", 4, 3, 2)
 	m.CountDivergence()
 	m.CountAdmissionRejection("OutOfcpu")
 	m.CountRuntimeEventGap()
@@ -55,7 +57,7 @@ func scrape(t *testing.T, m *Metrics) string {
 	return w.Body.String()
 }
 
-func TestUpstreamMetricNames(t *testing.T) { // T2
+func TestUpstreamMetricNames(t *testing.T) {
 	m := NewMetrics("n1", Build{Version: "v0.1.0", Commit: "abc", Kubernetes: "v1.37.2"})
 	m.RegisterStateGauges(func() int { return 1 }, func() bool { return true })
 	fill(m)
@@ -99,6 +101,10 @@ func TestUpstreamMetricNames(t *testing.T) { // T2
 		`berth_invalid_manifest_files 1`,
 		`berth_store_degraded 1`,
 		`berth_runtime_events_missed_total 1`,
+		`berth_leaks_removed_total{kind="shim"} 1`,
+		`berth_leftovers_swept_total{kind="shim"} 1`,
+		`berth_devices{resource_name="example.com/gpu",state="allocated"} 2`,
+		`berth_devices{resource_name="example.com/gpu",state="given"} 2`,
 		`process_resident_memory_bytes`,
 		`go_goroutines`,
 	} {

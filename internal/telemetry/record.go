@@ -126,8 +126,11 @@ func (m *Metrics) ObserveDeviceAllocation(resource string, d time.Duration) {
 }
 
 // SetDevices sets the number of listed, healthy and allocated devices of a resource.
-func (m *Metrics) SetDevices(resource string, listed, healthy, given int) {
-	for state, n := range map[string]int{"listed": listed, "healthy": healthy, "given": given} {
+func (m *Metrics) SetDevices(resource string, listed, healthy, allocated int) {
+	for state, n := range map[string]int{
+		"listed": listed, "healthy": healthy, "allocated": allocated,
+		"given": allocated, // deprecated
+	} {
 		m.devices.WithLabelValues(resource, state).Set(float64(n))
 	}
 }
@@ -230,7 +233,10 @@ func (m *Metrics) SetPressure(available map[string]int64, under map[string]bool)
 }
 
 // CountLeakCleanup counts a removed leak of the runtime.
-func (m *Metrics) CountLeakCleanup(kind string) { m.leaksRemoved.WithLabelValues(kind).Inc() }
+func (m *Metrics) CountLeakCleanup(kind string) {
+	m.leaksRemoved.WithLabelValues(kind).Inc()
+	m.leftoversSwept.WithLabelValues(kind).Inc()
+}
 
 // ProbeLabels identifies a probe. Kind is Startup, Readiness or Liveness.
 type ProbeLabels struct{ Kind, Container, Pod, Namespace, UID string }

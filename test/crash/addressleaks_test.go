@@ -57,10 +57,10 @@ func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.
 			if !slices.Contains(n.addresses(), foreignAddresses[0]) {
 				n.Errorf("address %s of the other agent was released; in use: %v", foreignAddresses[0], n.addresses())
 			}
-			n.waitFor("metric berth_leftovers_swept_total for attachments and addresses", func() bool {
+			n.waitFor("metric berth_leaks_removed_total for attachments and addresses", func() bool {
 				m := n.metrics(port)
-				return strings.Contains(m, `berth_leftovers_swept_total{kind="attachment"}`) &&
-					strings.Contains(m, `berth_leftovers_swept_total{kind="address"}`)
+				return strings.Contains(m, `berth_leaks_removed_total{kind="attachment"}`) &&
+					strings.Contains(m, `berth_leaks_removed_total{kind="address"}`)
 			})
 			if !strings.Contains(n.agent.Log(), "removed leftover of an interrupted CRI call") {
 				t.Error("no log message for the removed leftovers")

@@ -49,11 +49,11 @@ func TestRecordsLostByContainerdAreCleanedUp(t *testing.T) {
 			n.removeManifest("kept")
 			n.waitFor("pods to be deleted", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
 			n.checkForeignIntact(before, foreignLeftovers, foreign)
-			n.waitFor("metric berth_leftovers_swept_total for the attachment", func() bool {
-				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="attachment"} 1`)
+			n.waitFor("metric berth_leaks_removed_total for the attachment", func() bool {
+				return strings.Contains(n.metrics(port), `berth_leaks_removed_total{kind="attachment"} 1`)
 			})
-			if !strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="lease"}`) {
-				t.Error("metric berth_leftovers_swept_total does not count the lease")
+			if !strings.Contains(n.metrics(port), `berth_leaks_removed_total{kind="lease"}`) {
+				t.Error("metric berth_leaks_removed_total does not count the lease")
 			}
 			if log := n.agent.Log(); !strings.Contains(log, "removed leftover of an interrupted CRI call") {
 				t.Error("no log message for the removed leftovers")

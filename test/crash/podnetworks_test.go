@@ -124,8 +124,8 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 			})
 			n.removeManifest("other")
 			n.waitFor("one address in use", func() bool { return len(addressesInUse()) == 1 })
-			n.waitFor("metric berth_leftovers_swept_total for the network", func() bool {
-				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="network"} 1`)
+			n.waitFor("metric berth_leaks_removed_total for the network", func() bool {
+				return strings.Contains(n.metrics(port), `berth_leaks_removed_total{kind="network"} 1`)
 			})
 
 			// After a power loss, the network namespaces do not exist for DEL.

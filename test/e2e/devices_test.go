@@ -137,7 +137,7 @@ func TestDevicesAcrossAgentRestarts(t *testing.T) {
 		}
 		s.KillAndRestartAgent()
 		s.waitDevices("healthy", 2)
-		s.waitDevices("given", 2)
+		s.waitDevices("allocated", 2)
 		for name, id := range ids {
 			if now := status(s.Running(name), "c"); now.ContainerID != id || now.RestartCount != 0 {
 				t.Errorf("%s was replaced or restarted: %+v", name, now)
@@ -167,7 +167,7 @@ func TestDevicesAcrossAgentRestarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.waitDevices("healthy", 2)
-		s.waitDevices("given", 2)
+		s.waitDevices("allocated", 2)
 		s.waitExplanation("new", "OutOf"+nullDevice, "requested: 1, used: 2, capacity: 2")
 		s.Remove("stays")
 		s.Running("new")
@@ -240,7 +240,7 @@ func TestDevicesAreAllocatedOnceDespiteAgentCrashes(t *testing.T) {
 		for i := range rounds {
 			s.WaitDeleted(pod(i))
 		}
-		s.waitDevices("given", devices)
+		s.waitDevices("allocated", devices)
 		holder := map[string]string{}
 		ctx, cancel := waitContext(t)
 		defer cancel()
