@@ -170,7 +170,7 @@ func (w *Worker) logAndReport(pod *corev1.Pod, r plan.Reason, more ...any) {
 	}
 	attrs := []any{"reason", r.Code}
 	if r.Target != "" {
-		attrs = append(attrs, "on", r.Target)
+		attrs = append(attrs, "target", r.Target)
 	}
 	w.log.Log(context.Background(), level, r.Message, append(attrs, more...)...)
 	w.agent.Report(pod, r)

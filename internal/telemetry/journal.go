@@ -18,10 +18,14 @@ import (
 // example by pod or by reason.
 var journalFields = map[string]string{
 	"pod": "BERTH_POD", "podUID": "BERTH_POD_UID", "containerName": "BERTH_CONTAINER", "reason": "BERTH_REASON",
-	"action": "BERTH_ACTION", "on": "BERTH_ON",
+	"action": "BERTH_ACTION", "target": "BERTH_TARGET",
 	// Previous names of attributes.
 	"uid": "BERTH_POD_UID", "container": "BERTH_CONTAINER", "op": "BERTH_ACTION",
 }
+
+// deprecatedFields maps journal fields to their previous names, which are sent as well for one
+// release.
+var deprecatedFields = map[string]string{"BERTH_TARGET": "BERTH_ON"}
 
 // priorities are the syslog(3) priorities of the levels.
 var priorities = map[slog.Level]send.Priority{
@@ -121,6 +125,9 @@ func withField(fields map[string]string, a slog.Attr) map[string]string {
 	}
 	fields = maps.Clone(fields)
 	fields[name] = a.Value.Resolve().String()
+	if old, renamed := deprecatedFields[name]; renamed {
+		fields[old] = fields[name]
+	}
 	return fields
 }
 

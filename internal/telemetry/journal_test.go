@@ -38,17 +38,18 @@ func TestJournalFields(t *testing.T) {
 	var r recorder
 	log := slog.New(newJournal(&bytes.Buffer{}, slog.LevelInfo, r.send))
 	pod := log.With("pod", "default/web", "podUID", "u-1")
-	pod.Info("Started container c", "reason", "Started", "on", "c", "took", 3)
+	pod.Info("Started container c", "reason", "Started", "target", "c", "took", 3)
 	pod.Warn("careful\nnow")
 	log.Error("bad")
 	log.Debug("not logged")
 	pod.WithGroup("g").Info("within", "reason", "not a field")
 	want := []sent{
-		{`msg="Started container c" pod=default/web podUID=u-1 reason=Started on=c took=3`, send.PriInfo,
+		{`msg="Started container c" pod=default/web podUID=u-1 reason=Started target=c took=3`, send.PriInfo,
 			map[string]string{
 				"BERTH_POD":     "default/web",
 				"BERTH_POD_UID": "u-1",
 				"BERTH_REASON":  "Started",
+				"BERTH_TARGET":  "c",
 				"BERTH_ON":      "c",
 			}},
 		{

@@ -265,7 +265,7 @@ func runPod(o operator) {
 		o.Errorf("berth check fails for lack of permissions:\n%s", report)
 	}
 	o.until("the pod's events in the journal",
-		"journalctl BERTH_POD=default/web BERTH_REASON=Started BERTH_ON=web -o cat --no-pager | grep 'Started'")
+		"journalctl BERTH_POD=default/web BERTH_REASON=Started BERTH_TARGET=web -o cat --no-pager | grep 'Started'")
 	if got := o.sh("journalctl BERTH_POD=default/web -o json --no-pager " +
 		"--output-fields=BERTH_POD,_SYSTEMD_UNIT,SYSLOG_IDENTIFIER | head -n 1"); !strings.Contains(got,
 		`"SYSLOG_IDENTIFIER":"berth"`) ||
