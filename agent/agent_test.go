@@ -226,7 +226,7 @@ func (l *agentFixture) isRunning(pods ...*corev1.Pod) func() bool {
 }
 
 func (l *agentFixture) isDeleted(uid types.UID) func() bool {
-	return func() bool { _, ok := l.agent.StatusCache.Get(uid); return !ok && l.host.Leftovers(uid) == "" }
+	return func() bool { _, ok := l.agent.StatusCache.Get(uid); return !ok && l.host.Remaining(uid) == "" }
 }
 
 // withUID returns a copy of the pod with another UID.
@@ -412,7 +412,7 @@ func TestOrphansAreTerminatedWhenAllSourcesAreReady(t *testing.T) {
 			return l.isDeleted(recorded.UID)() && l.isDeleted(unknown.UID)() && l.isDeleted(old.UID)() &&
 				l.isRunning(successor, kept, late)()
 		})
-		l.until(6*time.Second, "the leftovers are deleted", l.isDeleted("uid-left"))
+		l.until(6*time.Second, "the remaining objects are deleted", l.isDeleted("uid-left"))
 		if n := h.CallCount("start uid-kept"); n != 1 {
 			t.Errorf("the remaining pod was started %d times, want 1", n)
 		}
@@ -450,7 +450,7 @@ func TestAuditFindsRecreatedCgroup(t *testing.T) {
 		h.StateOf(pod.UID).Cgroup = true
 		h.Mu.Unlock()
 		l.hostPods = []types.UID{pod.UID}
-		l.until(2*time.Minute, "the recreated cgroup is removed", func() bool { return h.Leftovers(pod.UID) == "" })
+		l.until(2*time.Minute, "the recreated cgroup is removed", func() bool { return h.Remaining(pod.UID) == "" })
 	})
 }
 

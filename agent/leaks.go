@@ -187,10 +187,10 @@ func (s leakState) wait(o Ownership, now, oldestCall time.Time) time.Duration {
 
 func (a *Agent) removeLeak(ctx context.Context, leak Leak) bool {
 	if err := leak.Remove(ctx); err != nil {
-		a.Log.Warn("leftover of an interrupted CRI call not removed", "kind", leak.Kind, "name", leak.Name, "err", err)
+		a.Log.Warn("leaked object not removed", "kind", leak.Kind, "name", leak.Name, "err", err)
 		return false
 	}
-	a.Log.Info("removed leftover of an interrupted CRI call", "kind", leak.Kind, "name", leak.Name)
+	a.Log.Info("leaked object removed", "kind", leak.Kind, "name", leak.Name)
 	if a.Metrics.LeakRemoved != nil {
 		a.Metrics.LeakRemoved(leak.Kind)
 	}

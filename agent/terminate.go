@@ -23,7 +23,7 @@ func (a *Agent) terminate(w *worker, end plan.Termination) {
 }
 
 // terminateDeleted terminates a pod whose object is being deleted on the API server. It
-// starts a worker even for an unknown pod, which may have leftovers on this node.
+// starts a worker even for an unknown pod, of which something may exist on this node.
 func (a *Agent) terminateDeleted(p *corev1.Pod) {
 	if w, known := a.workers[p.UID]; known {
 		w.pod = p

@@ -19,7 +19,7 @@ type Deadlines struct {
 	Update          time.Duration // 30 s: resources and log files
 	NameReservation time.Duration // 10 s: how long a name may stay reserved by an interrupted call
 	CancelGrace     time.Duration // 20 s: for a canceled create or start call to complete by itself
-	Leftover        time.Duration // 2 s: for finding the leftovers of an interrupted call
+	Interrupted     time.Duration // 2 s: for finding what exists of an interrupted call
 }
 
 func (d Deadlines) withDefaults() Deadlines {
@@ -41,7 +41,7 @@ func (d Deadlines) withDefaults() Deadlines {
 		{&d.Update, 30 * time.Second},
 		{&d.NameReservation, 10 * time.Second},
 		{&d.CancelGrace, 20 * time.Second},
-		{&d.Leftover, 2 * time.Second},
+		{&d.Interrupted, 2 * time.Second},
 	} {
 		if *f.field == 0 {
 			*f.field = f.value

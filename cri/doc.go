@@ -14,7 +14,7 @@
 //
 //	R1 Objects that berth did not create are never returned and never changed.
 //	R2 A call that is interrupted and repeated creates nothing twice and leaks nothing.
-//	   Leftovers are found by their labels and attempt. They are adopted if they run
+//	   Its objects are found by their labels and attempt. They are adopted if they run
 //	   and removed if they do not.
 //	R3 Stopping or removing an object that does not exist succeeds.
 //	R4 Every call ends: at its deadline, or with the caller's context.

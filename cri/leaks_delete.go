@@ -50,7 +50,7 @@ func (c *Client) DeleteLeakedTask(ctx context.Context, t LeakedTask) error {
 	}
 	var errs []error
 	if t.Bundle != "" {
-		_ = runShimDelete(ctx, t, f.Address) // leftovers are removed below
+		_ = runShimDelete(ctx, t, f.Address) // what it leaves is removed below
 		errs = append(errs, removeBundle(t.Bundle, filepath.Dir(f.TaskDir)))
 	}
 	for _, dir := range append(slices.Clone(runcDirs(f, t.ID)), filepath.Join(f.StateDir, t.ID),
@@ -64,7 +64,7 @@ func (c *Client) DeleteLeakedTask(ctx context.Context, t LeakedTask) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove leftovers of %.12s: %w", t.ID, err)
+		return fmt.Errorf("remove resources of %.12s: %w", t.ID, err)
 	}
 	return nil
 }

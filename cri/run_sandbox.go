@@ -42,7 +42,7 @@ func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbox
 			return err
 		})
 		if err != nil {
-			return c.leftoverSandbox(ctx, config.Metadata, err), err
+			return c.interruptedSandbox(ctx, config.Metadata, err), err
 		}
 		seen, err := c.sandbox(ctx, id)
 		if err != nil {
@@ -85,18 +85,18 @@ func (c *Client) createSandbox(ctx context.Context,
 		default:
 			if err := errors.Join(c.StopSandbox(ctx, left.Id), c.RemoveSandbox(ctx, left.Id)); err != nil &&
 				!wait.next(ctx) {
-				return "", false, fmt.Errorf("remove leftovers of an earlier attempt: %w", err)
+				return "", false, fmt.Errorf("remove sandbox of an earlier attempt: %w", err)
 			}
 		}
 	}
 }
 
-// leftoverSandbox returns the sandbox that an interrupted call left behind, if one list finds it.
-func (c *Client) leftoverSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMetadata, err error) plan.Sandbox {
+// interruptedSandbox returns the sandbox that an interrupted call left behind, if one list finds it.
+func (c *Client) interruptedSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMetadata, err error) plan.Sandbox {
 	if !outcomeUnknown(err) {
 		return plan.Sandbox{}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Interrupted)
 	defer cancel()
 	left, err := c.findSandbox(ctx, meta)
 	if err != nil || left == nil {

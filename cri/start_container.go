@@ -52,7 +52,7 @@ func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name strin
 	m.container.CreatedAt = time.Now()
 	switch {
 	case err != nil:
-		return c.leftoverContainer(ctx, &m, err), err
+		return c.interruptedContainer(ctx, &m, err), err
 	case earlier != nil:
 		return c.adoptStarted(ctx, name, earlier)
 	}
@@ -136,7 +136,7 @@ func (c *Client) createContainer(ctx context.Context,
 			// Never started, and its configuration may be outdated. If it cannot be removed, an
 			// interrupted start may still be in progress.
 			if err := c.RemoveContainer(ctx, left.Id); err != nil && !wait.next(ctx) {
-				return "", nil, fmt.Errorf("remove leftovers of an earlier attempt: %w", err)
+				return "", nil, fmt.Errorf("remove container of an earlier attempt: %w", err)
 			}
 		default:
 			return left.Id, left, nil
@@ -167,7 +167,7 @@ func (c *Client) start(ctx context.Context, as plan.Container) (plan.Container, 
 	if err != nil {
 		// The status has more information than the error: the container may have run after all, or
 		// exited with a code.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Interrupted)
 		defer cancel()
 		if seen, statusErr := c.containerStatus(ctx, as.ID, as.SandboxID); statusErr == nil {
 			return seen, err
@@ -180,13 +180,13 @@ func (c *Client) start(ctx context.Context, as plan.Container) (plan.Container, 
 	return as, nil
 }
 
-// leftoverContainer returns the container that an interrupted create left behind, if one list finds
+// interruptedContainer returns the container that an interrupted create left behind, if one list finds
 // it.
-func (c *Client) leftoverContainer(ctx context.Context, m *creation, err error) plan.Container {
+func (c *Client) interruptedContainer(ctx context.Context, m *creation, err error) plan.Container {
 	if !outcomeUnknown(err) {
 		return plan.Container{}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Interrupted)
 	defer cancel()
 	left, err := c.findContainer(ctx, m)
 	if err != nil || left == nil {

@@ -56,7 +56,7 @@ func (d atomicDir) write(ctx context.Context, files content.Files) (changed bool
 	if err != nil {
 		return false, err
 	}
-	if err := removeLeftovers(root, old); err != nil {
+	if err := removeStale(root, old); err != nil {
 		return false, err
 	}
 	if old != "" && d.same(root, old, files) {
@@ -103,8 +103,8 @@ func current(root *os.Root) (string, error) {
 	return name, nil
 }
 
-// removeLeftovers removes what an interrupted write has left.
-func removeLeftovers(root *os.Root, keep string) error {
+// removeStale removes what an interrupted write has left.
+func removeStale(root *os.Root, keep string) error {
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return err

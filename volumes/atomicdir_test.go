@@ -99,7 +99,7 @@ func TestWriteReplaces(t *testing.T) {
 	}
 }
 
-// Leftovers of interrupted writes, each created manually.
+// Files of interrupted writes, each created manually.
 func TestWriteAfterCrash(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(t *testing.T, dir, old string){

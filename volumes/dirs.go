@@ -109,7 +109,7 @@ func (v *Volumes) makeDirs(pod *corev1.Pod) error {
 	if err := checkNames(append(names, string(pod.UID), pod.Namespace, pod.Name)...); err != nil {
 		return err
 	}
-	// First, so that leftovers of a crash are found by it. Missing log directories are created with
+	// First, so that what a crash left is found by it. Missing log directories are created with
 	// the container, directories of volumes with the first volume.
 	if err := os.MkdirAll(v.podDir(pod.UID), 0o750); err != nil {
 		return err

@@ -130,7 +130,7 @@ func TestRemoveOrphan(t *testing.T) {
 
 	uids, err := v.Pods(t.Context())
 	if err != nil || !slices.Equal(uids, []types.UID{pod.UID}) {
-		t.Fatalf("leftovers %v, %v", uids, err)
+		t.Fatalf("remaining: %v, %v", uids, err)
 	}
 	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uids[0], Namespace: "unknown", Name: string(uids[0])}}
 	dirs, vols, err := v.Observe(t.Context(), orphan)
@@ -163,7 +163,7 @@ func TestRemoveInterrupted(t *testing.T) {
 		t.Errorf("dirs %v, volumes %v, %v", dirs, vols, err)
 	}
 	if uids, _ := v.Pods(t.Context()); !slices.Equal(uids, []types.UID{pod.UID}) {
-		t.Errorf("leftovers %v", uids)
+		t.Errorf("remaining: %v", uids)
 	}
 	// The pod may have been recreated with the same UID.
 	must(t, v.CreateDirs(t.Context(), pod))

@@ -160,8 +160,8 @@ func (h *Host) MaxConcurrent(verb string) int {
 	return h.MaxActive[verb]
 }
 
-// Leftovers describes everything that exists of a pod. Empty: nothing.
-func (h *Host) Leftovers(uid types.UID) string {
+// Remaining describes everything that exists of a pod. Empty: nothing.
+func (h *Host) Remaining(uid types.UID) string {
 	h.Mu.Lock()
 	defer h.Mu.Unlock()
 	p := h.StateOf(uid)

@@ -259,7 +259,7 @@ func TestSandboxLoss(t *testing.T) {
 	})
 }
 
-func TestLeftoverContainers(t *testing.T) {
+func TestContainersOfInterruptedCalls(t *testing.T) {
 	t.Parallel()
 	add := func(w *driver, k Container) *driver {
 		return w.input(func(in *Input) { in.Observed = in.Observed.WithContainer(k) })

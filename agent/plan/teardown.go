@@ -20,7 +20,7 @@ func (d *decider) teardownCondition() (c corev1.PodCondition, found bool) {
 	var cause Failure
 	n := 0
 	for key, f := range d.Failures {
-		what := leftoverMessage(f.Action)
+		what := teardownMessage(f.Action)
 		if what == "" || f.Kind == Unavailable || f.Kind == Canceled {
 			continue
 		}
@@ -41,9 +41,9 @@ func (d *decider) teardownCondition() (c corev1.PodCondition, found bool) {
 	return c, true
 }
 
-// leftoverMessage describes what remains on the host after a failed action, or returns "" if that
+// teardownMessage describes what remains on the host after a failed action, or returns "" if that
 // does not delay termination.
-func leftoverMessage(a Action) string {
+func teardownMessage(a Action) string {
 	switch a := a.(type) {
 	case StopContainer:
 		return fmt.Sprintf("container %s cannot be stopped", a.Name)

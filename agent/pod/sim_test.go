@@ -219,7 +219,7 @@ func (s *simulation) run() {
 		s.violated("I5 a deleted pod is not done: %+v", s.state.observed)
 	}
 	if s.done && (len(s.sandboxes)+len(s.containers)+len(s.volumes) > 0 || s.dirs || s.cgroup) {
-		s.violated("I5 leftovers: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
+		s.violated("I5 remaining: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
 	}
 }
 

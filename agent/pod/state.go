@@ -215,7 +215,7 @@ func (s *state) changingRuntime() bool {
 }
 
 // isStarting reports whether the pod uses its start slot: an action creates
-// something for it, or removes leftovers, as after a reboot. Pulls and
+// something for it, or removes what remains of it, as after a reboot. Pulls and
 // hooks do not count: a pod that waits for a large image or a hanging hook must not
 // keep other pods from starting.
 func (s *state) isStarting() bool {

@@ -43,7 +43,7 @@ func TestScenario16_PodDeletedDuringPullNeverStarts(t *testing.T) {
 		if n := r.host.CallCount("start"); n > 0 {
 			t.Errorf("got %d starts, want 0", n)
 		}
-		if left := r.host.Leftovers(pod.UID); left != "" {
+		if left := r.host.Remaining(pod.UID); left != "" {
 			t.Errorf("left on the host: %s", left)
 		}
 	})
@@ -416,7 +416,7 @@ func TestRandomFaults(t *testing.T) {
 			})
 			r.terminate(pod, 5*time.Second)
 			r.until(5*time.Minute, fmt.Sprintf("seed %d: the pod is done", seed), func() bool { return r.isDone(pod) })
-			if left := r.host.Leftovers(pod.UID); left != "" {
+			if left := r.host.Remaining(pod.UID); left != "" {
 				t.Errorf("seed %d: left on the host: %s", seed, left)
 			}
 		})

@@ -348,7 +348,7 @@ func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r.attachSandbox("s", "a,b") // detaches the leftovers first
+	r.attachSandbox("s", "a,b") // detaches the previous networks first
 	r.write("wrong-s", "", 0o644)
 	if failures := r.nets.Check(t.Context()); len(failures) != 1 ||
 		!strings.Contains(failures[0].Message, `network "a" on net1: `) ||

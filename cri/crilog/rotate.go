@@ -129,7 +129,7 @@ func moveBack(from, to string) error {
 	return nil
 }
 
-// removeTempFiles removes the leftovers of an interrupted compression.
+// removeTempFiles removes the files of an interrupted compression.
 func removeTempFiles(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {

@@ -223,7 +223,7 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // CertificateFilePatterns returns glob patterns of all files with certificates and keys of a node,
-// including leftovers of a crash and files moved aside by Rejoin.
+// including files that a crash left or that were moved aside by Rejoin.
 func CertificateFilePatterns() []string {
 	out := certificateFiles()
 	for _, pattern := range certificateFiles() {

@@ -258,7 +258,7 @@ func TestG3RemoveOrphan(t *testing.T) {
 			t.Error(err)
 		}
 		if ok, err := c.Exists(t.Context(), orphan); !ok || err != nil {
-			t.Errorf("leftovers of %s were not found: got %t, %v", uid, ok, err)
+			t.Errorf("orphaned cgroups of %s were not found: got %t, %v", uid, ok, err)
 		}
 		if err := c.Remove(t.Context(), orphan); err != nil {
 			t.Error(err)

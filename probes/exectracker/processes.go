@@ -120,8 +120,8 @@ func orphanedSessions(init int, from time.Duration) (sessions []int) {
 // startWindow is how soon after its request a command usually starts.
 const startWindow = 2 * time.Second
 
-// leftoverSession is a session that a command may have left.
-type leftoverSession struct {
+// interruptedSession is a session that a command may have left.
+type interruptedSession struct {
 	session int
 	started time.Duration
 }
@@ -129,18 +129,18 @@ type leftoverSession struct {
 // interruptedSessions finds the sessions that an interrupted command may have left in a container:
 // the command itself, even if it has executed another program, and orphaned sessions. Possible user
 // execs are excluded.
-func interruptedSessions(init int, n record, users userExecs) (all []leftoverSession) {
+func interruptedSessions(init int, n record, users userExecs) (all []interruptedSession) {
 	for _, p := range leadersOf(init) {
 		late := p.started > n.RequestedAt+startWindow
 		if p.started >= n.RequestedAt-2*tick && !users.mayMatch(p, n.Command) &&
 			(hasCommandLine(p.pid, n.Command) || !late && holdsForeignPipe(init, p.pid)) {
-			all = append(all, leftoverSession{p.pid, p.started})
+			all = append(all, interruptedSession{p.pid, p.started})
 		}
 	}
 	for _, s := range orphanedSessions(init, n.RequestedAt) {
 		for _, p := range processes() {
 			if p.session == s {
-				all = append(all, leftoverSession{s, p.started})
+				all = append(all, interruptedSession{s, p.started})
 				break
 			}
 		}

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// TestFindLeftoverProcesses kills the leader of a session, as the runtime kills a command that timed
-// out. It does not kill leftovers by session, because processes of other tests are in the same cgroup.
-func TestFindLeftoverProcesses(t *testing.T) {
+// TestFindRemainingProcesses kills the leader of a session, as the runtime kills a command that timed
+// out. It does not kill remaining processes by session, because processes of other tests are in the same cgroup.
+func TestFindRemainingProcesses(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	r, w, err := os.Pipe()

@@ -51,7 +51,7 @@ func (w *execWatcher) watch(ctx context.Context) {
 			if len(w.record.Sessions) == 0 && now > w.timeout+timeoutMargin { // it was killed right after its start
 				w.record.Sessions = orphanedSessions(w.pid, w.record.RequestedAt)
 			}
-			w.killLeftovers()
+			w.killRemaining()
 			next = now + killInterval
 		case now >= w.timeout-timeoutMargin:
 			next = now + killInterval
@@ -60,7 +60,7 @@ func (w *execWatcher) watch(ctx context.Context) {
 		}
 	}
 	if w.timedOut && w.pid != 0 {
-		w.killLeftovers()
+		w.killRemaining()
 	}
 }
 
@@ -90,9 +90,9 @@ func (w *execWatcher) observe(ctx context.Context) bool {
 	return true
 }
 
-// killLeftovers kills the remaining processes of a killed command, and the processes that those
+// killRemaining kills the remaining processes of a killed command, and the processes that those
 // have started meanwhile.
-func (w *execWatcher) killLeftovers() {
+func (w *execWatcher) killRemaining() {
 	for range maxKillRounds {
 		n := killSessions(w.pid, w.record.Sessions, w.record.RequestedAt, 0) + w.record.killTrees(w.pid)
 		if n == 0 {

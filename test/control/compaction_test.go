@@ -232,7 +232,7 @@ func TestKillsLeakNoAllocation(t *testing.T) {
 	})
 	ctx := t.Context()
 	store := s.etcdClient(t)
-	// The leftover of a kill between allocation and write, in case no round has created one.
+	// The remains of a kill between allocation and write, in case no round has created one.
 	for _, key := range []string{"ports/30007", "addresses/10.43.7.7"} {
 		_, err := store.Txn(ctx).If(clientv3.Compare(clientv3.Version(claimsPrefix+key), "=", 0)).
 			Then(clientv3.OpPut(claimsPrefix+key,

@@ -62,8 +62,8 @@ func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.
 				return strings.Contains(m, `berth_leaks_removed_total{kind="attachment"}`) &&
 					strings.Contains(m, `berth_leaks_removed_total{kind="address"}`)
 			})
-			if !strings.Contains(n.agent.Log(), "removed leftover of an interrupted CRI call") {
-				t.Error("no log message for the removed leftovers")
+			if !strings.Contains(n.agent.Log(), "leaked object removed") {
+				t.Error("no log message for the removed objects")
 			}
 			_, err := n.host.Runtime.RemovePodSandbox(t.Context(),
 				&runtimeapi.RemovePodSandboxRequest{PodSandboxId: foreign})

@@ -131,7 +131,7 @@ func (h *longChurn) pollMinimum(what string, measure func() measurements, baseli
 		h.Logf("goroutines:\n%s", h.httpGet("/debug/pprof/goroutine?debug=1"))
 		h.Logf("descriptors: %v", h.descriptors())
 		h.Logf("files:\n%s", strings.Join(h.files(), "\n"))
-		h.Logf("pod resources on the host:\n%s", strings.Join(h.host.PodLeftovers(), "\n"))
+		h.Logf("pod resources on the host:\n%s", strings.Join(h.host.PodResources(), "\n"))
 	}
 	return minimum
 }
@@ -177,7 +177,7 @@ func (h *longChurn) measureAtRest() measurements {
 	for _, name := range restNames {
 		f[name] = 0
 	}
-	for _, l := range h.host.PodLeftovers() {
+	for _, l := range h.host.PodResources() {
 		switch kind, what, _ := strings.Cut(l, " "); kind {
 		case "process":
 			f["processes"]++

@@ -128,7 +128,7 @@ func (n *node) startAgent(o hosts.AgentOptions) {
 	n.waitReady()
 }
 
-// stopAndCheck stops the node. It reports data races, panics and leftovers, and logs the failures.
+// stopAndCheck stops the node. It reports data races, panics and leaks, and logs the failures.
 func (n *node) stopAndCheck() {
 	if n.agent != nil {
 		log := n.agent.Log()
@@ -157,8 +157,8 @@ func (n *node) stopAndCheck() {
 	if err := n.host.Stop(); err != nil {
 		n.Error(err)
 	}
-	if left := n.host.Leftovers(); len(left) > 0 {
-		n.Errorf("leftovers:\n%s", strings.Join(left, "\n"))
+	if left := n.host.Leaks(); len(left) > 0 {
+		n.Errorf("leaked:\n%s", strings.Join(left, "\n"))
 	}
 	if n.agent != nil { // log links of pods that ran until the end
 		for _, l := range n.logLinks() {
@@ -316,27 +316,27 @@ func statuses(p *corev1.Pod) []corev1.ContainerStatus {
 const cleanupTimeout = 3 * time.Minute
 
 // waitNothingLeft waits until nothing of any pod is left in the agent, in the runtime and on the host. The
-// timeout for leftovers of interrupted CRI calls is cleanupTimeout, and waitTimeout for everything else.
+// timeout for leaks of interrupted CRI calls is cleanupTimeout, and waitTimeout for everything else.
 func (n *node) waitNothingLeft() {
 	n.Helper()
 	var left []string
 	for _, wait := range []struct {
 		timeout time.Duration
-		ignored func(leftover string) bool
-	}{{waitTimeout, isContainerdLeftover}, {cleanupTimeout, func(string) bool { return false }}} {
-		if !n.pollUntil(wait.timeout, "all leftovers to be removed", func() bool {
-			left = slices.DeleteFunc(n.leftovers(), wait.ignored)
+		ignored func(resource string) bool
+	}{{waitTimeout, isContainerdLeak}, {cleanupTimeout, func(string) bool { return false }}} {
+		if !n.pollUntil(wait.timeout, "all resources of pods to be removed", func() bool {
+			left = slices.DeleteFunc(n.leaks(), wait.ignored)
 			return len(left) == 0
 		}) {
-			n.Fatalf("leftovers:\n%s", strings.Join(left, "\n"))
+			n.Fatalf("leaked:\n%s", strings.Join(left, "\n"))
 		}
 	}
 }
 
-// isContainerdLeftover reports whether an interrupted call of containerd or its CNI plugins may have left a
+// isContainerdLeak reports whether an interrupted call of containerd or its CNI plugins may have left a
 // resource behind. Container processes, cgroups and directories of the agent are not such resources.
-func isContainerdLeftover(leftover string) bool {
-	kind, what, _ := strings.Cut(leftover, " ")
+func isContainerdLeak(resource string) bool {
+	kind, what, _ := strings.Cut(resource, " ")
 	switch kind {
 	case "pod", "pod:", "sandbox", "container", "cgroup":
 		return false
@@ -350,8 +350,8 @@ func isContainerdLeftover(leftover string) bool {
 	return true // addresses, links, rules, chains, records and directories of containerd
 }
 
-// leftovers returns the remaining resources of all pods.
-func (n *node) leftovers() []string {
+// leaks returns the remaining resources of all pods.
+func (n *node) leaks() []string {
 	pods := n.pods()
 	if pods == nil {
 		return []string{"pod: agent does not respond"}
@@ -369,7 +369,7 @@ func (n *node) leftovers() []string {
 	if len(left) > 0 {
 		return left
 	}
-	left = append(left, n.host.PodLeftovers()...)
+	left = append(left, n.host.PodResources()...)
 	left = append(left, n.logLinks()...)
 	for _, dir := range []string{n.agent.LogsDir, filepath.Join(n.agent.RootDir, "pods")} {
 		entries, _ := os.ReadDir(dir)

@@ -140,7 +140,7 @@ func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 			n.waitNothingLeft()
 			left, err := filepath.Glob(filepath.Join(n.agent.StateDir, "networks", "*.json"))
 			if err != nil || len(left)+len(addressesInUse()) > 0 {
-				t.Errorf("leftovers: files %v, addresses %v, %v", left, addressesInUse(), err)
+				t.Errorf("leaked: files %v, addresses %v, %v", left, addressesInUse(), err)
 			}
 		})
 	}

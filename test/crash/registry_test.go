@@ -18,7 +18,7 @@ import (
 
 // addresses returns the addresses in use on the node's network.
 func (n *node) addresses() []string {
-	return slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return !strings.HasPrefix(l, "address ") })
+	return slices.DeleteFunc(n.host.PodResources(), func(l string) bool { return !strings.HasPrefix(l, "address ") })
 }
 
 // waitingMessageContains reports whether `berth why` contains a text in its summary or in a reason that the pod

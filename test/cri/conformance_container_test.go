@@ -158,7 +158,7 @@ func testNoCommand(t *testing.T, h *host) {
 		t.Fatalf("start: reason %q: %v", reasonOf(err), err)
 	}
 	if c.ID == "" || c.State != plan.Exited || c.ExitCode != 128 || c.Reason != "StartError" || !c.StartedAt.IsZero() {
-		t.Errorf("leftover container: %+v", c)
+		t.Errorf("remaining container: %+v", c)
 	}
 	if err := h.client.RemoveContainer(t.Context(), c.ID); err != nil {
 		t.Error(err)

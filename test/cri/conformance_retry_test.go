@@ -120,7 +120,7 @@ func testInterrupted(t *testing.T, h *host) {
 	})
 }
 
-func testLeftover(t *testing.T, h *host) {
+func testExistingContainer(t *testing.T, h *host) {
 	pod := h.pod(t, "sleep")
 	s := h.sandbox(t, pod)
 	containerConfig := h.containerConfig(pod, s, 1)
@@ -144,7 +144,7 @@ func testLeftover(t *testing.T, h *host) {
 	}
 	c := h.container(t, pod, "a", containerConfig)
 	if c.ID == left.ContainerId {
-		t.Error("the leftover was started although its configuration may be outdated")
+		t.Error("the existing container was started although its configuration may be outdated")
 	}
 	after, err := h.client.Pod(t.Context(), pod.UID)
 	if err != nil || len(after.Containers) != 1 || after.Containers[0].ID != c.ID {

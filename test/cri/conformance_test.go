@@ -162,7 +162,7 @@ func conformance(t *testing.T, h *host) {
 			"a missing command fails the start and leaves an exited container":          testNoCommand,
 			"repeated calls create nothing twice":                                       testRepeat,
 			"interrupted calls create nothing twice":                                    testInterrupted,
-			"a leftover that was never started is replaced":                             testLeftover,
+			"an existing container that was never started is replaced":                  testExistingContainer,
 			"an earlier instance that failed to start is returned with its error":       testFailedEarlier,
 			"foreign objects are ignored":                                               testForeign,
 			"all pods are listed with what their termination needs":                     testPods,

@@ -248,7 +248,7 @@ func TestR2CanceledCallMayComplete(t *testing.T) {
 	}
 }
 
-func TestR2LeftoverIsReturnedWithError(t *testing.T) {
+func TestInterruptedSandboxIsReturnedWithError(t *testing.T) {
 	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := newPod()
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {

@@ -213,17 +213,17 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 	return n, n.Agent.WaitReady(ctx)
 }
 
-// stop stops a node whose pods are deleted. The error lists leftovers of the pods and of the node.
+// stop stops a node whose pods are deleted. The error lists resources leaked by the pods and the node.
 func (n *Node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), deletionTimeout)
 	defer cancel()
 	var errs []error
 	if n.Agent != nil && n.Client != nil {
-		err := hosts.WaitFor(ctx, "pod leftovers to be removed", func() (bool, error) {
-			return len(n.Host.PodLeftovers()) == 0, nil
+		err := hosts.WaitFor(ctx, "pod resources to be removed", func() (bool, error) {
+			return len(n.Host.PodResources()) == 0, nil
 		})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%w:\n%s\n%s", err, strings.Join(n.Host.PodLeftovers(), "\n"),
+			errs = append(errs, fmt.Errorf("%w:\n%s\n%s", err, strings.Join(n.Host.PodResources(), "\n"),
 				n.Agent.Log()))
 		}
 		for _, dir := range []string{filepath.Join(n.Agent.RootDir, "pods"), n.Agent.LogsDir,
@@ -245,8 +245,8 @@ func (n *Node) stop() error {
 	}
 	if n.Host != nil {
 		errs = append(errs, n.Host.Stop())
-		if left := n.Host.Leftovers(); len(left) > 0 {
-			errs = append(errs, fmt.Errorf("leftovers of the host:\n%s", strings.Join(left, "\n")))
+		if left := n.Host.Leaks(); len(left) > 0 {
+			errs = append(errs, fmt.Errorf("leaked by the host:\n%s", strings.Join(left, "\n")))
 		}
 	}
 	return errors.Join(errs...)

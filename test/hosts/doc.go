@@ -13,7 +13,7 @@
 // Invariants:
 //
 // H1: Stop leaves nothing behind: no process, mount, network namespace, link, iptables rule,
-// cgroup, address or file. Leftovers lists what remains.
+// cgroup, address or file. Leaks lists what remains.
 //
 // H2: A slot is locked by the process of its owner. When that process dies, the next process that
 // starts a host or calls Sweep removes what it left. A detached host is kept until a process opens

@@ -74,7 +74,7 @@ type Host struct {
 	daemon *childProcess // the running containerd; nil: none, or not started by this process
 	agents []*Agent
 
-	stoppedLeftovers *[]string // leftovers after Stop; nil: not stopped
+	stoppedLeaks *[]string // leaks after Stop; nil: not stopped
 }
 
 // childProcess is a child process with a goroutine that waits for it.
@@ -226,7 +226,7 @@ func OpenDetached(owner string) ([]*Host, error) {
 	return out, nil
 }
 
-// AddMountRoot assigns the mounts below a directory to the host: Stop unmounts them and Leftovers
+// AddMountRoot assigns the mounts below a directory to the host: Stop unmounts them and Leaks
 // lists them. StartAgent calls it for the directories of the agent.
 func (h *Host) AddMountRoot(dir string) error {
 	h.mu.Lock()

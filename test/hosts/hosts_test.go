@@ -54,7 +54,7 @@ func stopAndCheck(t *testing.T, h *Host) {
 	if err := h.Stop(); err != nil {
 		t.Error(err)
 	}
-	if left := h.Leftovers(); len(left) > 0 {
+	if left := h.Leaks(); len(left) > 0 {
 		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 	}
 }
@@ -124,7 +124,7 @@ func waitHTTP(t *testing.T, address string) {
 	}
 }
 
-func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
+func TestContainerdVersionsRunPodsWithoutLeaks(t *testing.T) {
 	t.Parallel()
 	for _, v := range Versions() {
 		t.Run(string(v), func(t *testing.T) {
@@ -138,8 +138,8 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 				Version2: "2."}[v]; !strings.HasPrefix(strings.TrimPrefix(version.RuntimeVersion, "v"), major) {
 				t.Errorf("containerd is %s, want %s", version.RuntimeVersion, major)
 			}
-			if left := h.PodLeftovers(); len(left) > 0 {
-				t.Errorf("PodLeftovers of a host without pods: %v", left)
+			if left := h.PodResources(); len(left) > 0 {
+				t.Errorf("PodResources of a host without pods: %v", left)
 			}
 			hostPort := 20000 + int32(h.Number)*10
 			p := runPod(t, h, "web", hostPort)
@@ -159,12 +159,12 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 			}
 			waitHTTP(t, p.ip+":8080")
 			kinds := map[string]bool{}
-			for _, l := range h.PodLeftovers() {
+			for _, l := range h.PodResources() {
 				kinds[strings.Fields(l)[0]] = true
 			}
 			for _, want := range []string{"process", "mount", "rule", "address", "cgroup", "link"} {
 				if !kinds[want] {
-					t.Errorf("PodLeftovers does not list the %s of the running pod", want)
+					t.Errorf("PodResources does not list the %s of the running pod", want)
 				}
 			}
 			if v == Version2 {
@@ -182,9 +182,9 @@ func TestContainerdVersionsRunPodsWithoutLeftovers(t *testing.T) {
 				}
 			}
 			if err := WaitFor(t.Context(), "the pod to be removed", func() (bool, error) {
-				return len(h.PodLeftovers()) == 0, nil
+				return len(h.PodResources()) == 0, nil
 			}); err != nil {
-				t.Errorf("%v: %v", err, h.PodLeftovers())
+				t.Errorf("%v: %v", err, h.PodResources())
 			}
 		})
 	}
@@ -304,7 +304,7 @@ func TestSweepKeepsDetachedHost(t *testing.T) {
 	if err := all[at].Stop(); err != nil {
 		t.Error(err)
 	}
-	if left := all[at].Leftovers(); len(left) > 0 {
+	if left := all[at].Leaks(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	other := &slot{record: record{Number: h.Number, Detached: true, For: owner, Dir: t.TempDir()}}

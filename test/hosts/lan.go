@@ -51,7 +51,7 @@ const (
 	secondAddressOffset = 110 // distance of a host's second address from its first
 )
 
-// NewLAN creates a network after removing the leftovers of dead owners.
+// NewLAN creates a network after removing the leaks of dead owners.
 func NewLAN() (l *LAN, err error) {
 	err = withRunDir(func() error {
 		left, _ := filepath.Glob(filepath.Join(runDir, "lan-*.lock"))

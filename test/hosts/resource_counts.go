@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// ResourceCounts are the resources of pods on a running host. Unlike PodLeftovers they need no
+// ResourceCounts are the resources of pods on a running host. Unlike PodResources they need no
 // running containerd and are fast to collect.
 type ResourceCounts struct {
 	Mounts     int // except namespaces and the agents' own directories

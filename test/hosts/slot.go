@@ -63,7 +63,7 @@ func slotDir(n int) string  { return filepath.Join(runDir, strconv.Itoa(n)) }
 func slotLock(n int) string { return slotDir(n) + ".lock" }
 func slotFile(n int) string { return filepath.Join(slotDir(n), "host.json") }
 
-// claim takes a free slot after removing the leftovers of dead owners.
+// claim takes a free slot after removing the leaks of dead owners.
 func claim() (s *slot, err error) {
 	if err := Sweep(); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func Sweep() error {
 		}
 		h := &Host{slot: &slot{record: *r, lock: lock}}
 		if err := h.teardown(); err != nil {
-			errs = errors.Join(errs, fmt.Errorf("remove leftovers of process %d on host %d: %w", r.Owner, r.Number,
+			errs = errors.Join(errs, fmt.Errorf("remove leaks of process %d on host %d: %w", r.Owner, r.Number,
 				err))
 		}
 	}

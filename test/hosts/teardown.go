@@ -64,7 +64,7 @@ func (h *Host) teardown() error {
 	if errs != nil {
 		return errs
 	}
-	h.recordLeftovers()
+	h.recordLeaks()
 	return h.release()
 }
 
@@ -78,18 +78,18 @@ func (h *Host) alreadyRemoved() bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.stoppedLeftovers == nil { // the process that removed it recorded the leftovers
-		h.stoppedLeftovers = new([]string)
+	if h.stoppedLeaks == nil { // the process that removed it recorded the leaks
+		h.stoppedLeaks = new([]string)
 	}
 	return true
 }
 
-// recordLeftovers stores what is left of the host while it still owns its number.
-func (h *Host) recordLeftovers() {
-	remains := h.leftovers()
+// recordLeaks stores what is left of the host while it still owns its number.
+func (h *Host) recordLeaks() {
+	remains := h.leaks()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.stoppedLeftovers = &remains
+	h.stoppedLeaks = &remains
 }
 
 // removeDir removes what the host created in its directory, and the directory itself if it was

@@ -19,7 +19,7 @@
 // N2: Stop leaves nothing behind: no process, mount, namespace, cgroup or file.
 //
 // N3: A slot is locked by the process of its owner. When that process dies, its hosts die with it,
-// and the next start removes the leftovers.
+// and the next start removes the leaks.
 //
 // N4: A power loss is a SIGKILL of the host's process 1 at any point. Data that was written before
 // is present at the next boot.

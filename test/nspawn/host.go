@@ -321,11 +321,11 @@ func (h *Host) Stop() error {
 		<-h.exited
 		h.nspawn, h.init = nil, 0
 	}
-	h.remaining = h.leftovers()
+	h.remaining = h.leaks()
 	err := release(h.record, h.lock)
 	h.lock = nil
 	return err
 }
 
-// Leftovers lists what remained after Stop.
-func (h *Host) Leftovers() []string { return h.remaining }
+// Leaks lists what remained after Stop.
+func (h *Host) Leaks() []string { return h.remaining }

@@ -23,7 +23,7 @@ func startHost(t *testing.T) *Host {
 		if err := h.Stop(); err != nil {
 			t.Error(err)
 		}
-		if left := h.Leftovers(); len(left) > 0 {
+		if left := h.Leaks(); len(left) > 0 {
 			t.Errorf("left behind: %q", left)
 		}
 	})
@@ -88,9 +88,9 @@ func TestFailedBootReportsReason(t *testing.T) {
 	}
 }
 
-// TestN3LeftoversOfDeadOwnerAreRemoved runs itself as a second process, which starts a host and
+// TestHostOfDeadOwnerIsRemoved runs itself as a second process, which starts a host and
 // kills itself.
-func TestN3LeftoversOfDeadOwnerAreRemoved(t *testing.T) {
+func TestHostOfDeadOwnerIsRemoved(t *testing.T) {
 	if os.Getenv("BERTH_NSPAWN_OWNER") != "" {
 		h, err := Start(context.Background(), Options{})
 		if err != nil {

@@ -116,7 +116,7 @@ func Sweep() error {
 			err = r.teardown()
 		}
 		if err != nil {
-			err = fmt.Errorf("remove leftovers of process %d on host %d: %w", r.Owner, n, err)
+			err = fmt.Errorf("remove leaks of process %d on host %d: %w", r.Owner, n, err)
 			errs = errors.Join(errs, err, lock.Close())
 			continue
 		}

@@ -111,8 +111,8 @@ func unmountBelow(dir string) error {
 	return err
 }
 
-// leftovers lists what remains of a host after teardown.
-func (r *record) leftovers() []string {
+// leaks lists what remains of a host after teardown.
+func (r *record) leaks() []string {
 	var out []string
 	cgroups, err := r.cgroups()
 	if err != nil {

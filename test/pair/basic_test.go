@@ -69,8 +69,8 @@ func TestPodLifecycle(t *testing.T) {
 		if elapsed := time.Since(start); elapsed < 2*time.Second {
 			t.Errorf("pod deleted after %s, want at least 2s", elapsed)
 		}
-		if left := p.Host.PodLeftovers(); len(p.leftoverPodDirs("slow")) > 0 {
-			t.Errorf("leftovers of the deleted pod: %v", left)
+		if left := p.Host.PodResources(); len(p.remainingPodDirs("slow")) > 0 {
+			t.Errorf("resources of the deleted pod: %v", left)
 		}
 	})
 	t.Run("is killed after the grace period of kubectl delete", func(t *testing.T) {

@@ -147,7 +147,7 @@ func TestNodeRejoins(t *testing.T) {
 		return ""
 	})
 	p.waitUntil("deletion of the first server's pod", func() string {
-		return strings.Join(p.leftoverPodDirs("stays"), " ")
+		return strings.Join(p.remainingPodDirs("stays"), " ")
 	})
 	other.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }

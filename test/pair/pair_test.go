@@ -285,8 +285,8 @@ func (p *Pair) containerLog(name string) string {
 	return string(text)
 }
 
-// leftoverPodDirs returns the log directories of the pod that still exist.
-func (p *Pair) leftoverPodDirs(name string) []string {
+// remainingPodDirs returns the log directories of the pod that still exist.
+func (p *Pair) remainingPodDirs(name string) []string {
 	left, _ := filepath.Glob(filepath.Join(p.Agent.LogsDir, "default_"+name+"_*"))
 	return left
 }

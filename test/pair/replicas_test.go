@@ -46,6 +46,6 @@ spec:
 		t.Errorf("ReplicationController was deleted before its pods %v", left)
 	}
 	p.waitUntil("removal of the pod directories", func() string {
-		return strings.Join(p.leftoverPodDirs("many-*"), " ")
+		return strings.Join(p.remainingPodDirs("many-*"), " ")
 	})
 }

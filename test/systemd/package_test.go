@@ -495,7 +495,7 @@ func purgeWithRoutes(o operator) {
 	o.sh("ls /sys/class/net/cni0 /srv/state/berth.db /srv/state/installation /srv/state/pod-routes.json " +
 		"/srv/certs/kubelet-client-current.pem")
 	if n := o.nftablesTables(); n == 0 {
-		o.Error("no nftables table before the purge: the check for leftovers would be meaningless")
+		o.Error("no nftables table before the purge: the check for leaks would be meaningless")
 	}
 	if output := o.sh("dpkg -P berth berth-control"); !strings.Contains(output,
 		"/srv/state: contains mine, which does not belong to berth") {

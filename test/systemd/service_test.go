@@ -196,7 +196,7 @@ func start(ctx context.Context, t *testing.T, archives ...string) *nspawn.Host {
 		if err := h.Stop(); err != nil {
 			t.Error(err)
 		}
-		if left := h.Leftovers(); len(left) > 0 {
+		if left := h.Leaks(); len(left) > 0 {
 			t.Errorf("left behind: %q", left)
 		}
 	})

@@ -43,7 +43,7 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 				if err := h.Stop(); err != nil {
 					t.Error(err)
 				}
-				if left := h.Leftovers(); len(left) > 0 {
+				if left := h.Leaks(); len(left) > 0 {
 					t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 				}
 			})
@@ -51,7 +51,7 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 			q.build()
 			t.Cleanup(func() { q.run("down") })
 			foreign := q.runForeignSandbox()
-			pid, imagesBefore, leftoversBefore := h.Pid(), q.images(), h.PodLeftovers()
+			pid, imagesBefore, resourcesBefore := h.Pid(), q.images(), h.PodResources()
 
 			output := q.run("up", "-containerd", h.Endpoint)
 			for _, word := range []string{"kubectl get pods -A -o wide", "berth ps -A -o wide", "hello from berth",
@@ -83,8 +83,8 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 			if now := q.images(); !containsAll(now, imagesBefore) {
 				t.Errorf("images: got %v, want at least %v", now, imagesBefore)
 			}
-			if now := h.PodLeftovers(); !slices.Equal(now, leftoversBefore) {
-				t.Errorf("leftovers before:\n%s\nafter:\n%s", strings.Join(leftoversBefore, "\n"),
+			if now := h.PodResources(); !slices.Equal(now, resourcesBefore) {
+				t.Errorf("pod resources before:\n%s\nafter:\n%s", strings.Join(resourcesBefore, "\n"),
 					strings.Join(now, "\n"))
 			}
 			if _, err := os.Lstat(q.home); !errors.Is(err, os.ErrNotExist) {

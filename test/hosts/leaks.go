@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// Leftovers lists what remains of a stopped host: processes, mounts, network namespaces, links,
+// Leaks lists what remains of a stopped host: processes, mounts, network namespaces, links,
 // rules, cgroups, addresses, files. It should be empty.
 //
 // Stop records the list before it releases the host's number, because another host may reuse the
 // number later.
-func (h *Host) Leftovers() []string {
+func (h *Host) Leaks() []string {
 	h.mu.Lock()
-	recorded := h.stoppedLeftovers
+	recorded := h.stoppedLeaks
 	h.mu.Unlock()
 	if recorded != nil {
 		return *recorded
 	}
-	return h.leftovers()
+	return h.leaks()
 }
 
-func (h *Host) leftovers() []string {
+func (h *Host) leaks() []string {
 	r := &h.slot.record
-	out := h.podResources()
+	out := h.podOnlyResources()
 	for _, pid := range r.runtimeProcesses() {
 		out = append(out, "process "+describe(pid))
 	}
@@ -49,12 +49,12 @@ func (h *Host) leftovers() []string {
 	return slices.Compact(out)
 }
 
-// PodLeftovers lists what remains of pods on a running host: shims, processes, mounts, network
+// PodResources lists what remains of pods on a running host: shims, processes, mounts, network
 // namespaces, ports of the bridge, rules, addresses, directories, records of containerd, and
 // cgroups of pods. It is empty when the host has no pod.
-func (h *Host) PodLeftovers() []string {
+func (h *Host) PodResources() []string {
 	r := &h.slot.record
-	out := h.podResources()
+	out := h.podOnlyResources()
 	dirs, err := r.cgroupDirs()
 	if err != nil {
 		out = append(out, err.Error())
@@ -89,12 +89,12 @@ func (h *Host) PodLeftovers() []string {
 func (h *Host) WaitRuncInit(ctx context.Context) error {
 	isInit := func(l string) bool { return strings.HasPrefix(l, "process ") && strings.HasSuffix(l, "runc init") }
 	return WaitFor(ctx, "runc init to end", func() (bool, error) {
-		return !slices.ContainsFunc(h.podResources(), isInit), nil
+		return !slices.ContainsFunc(h.podOnlyResources(), isInit), nil
 	})
 }
 
-// podResources lists the resources that only pods cause.
-func (h *Host) podResources() []string {
+// podOnlyResources lists the resources that only pods cause.
+func (h *Host) podOnlyResources() []string {
 	r := &h.slot.record
 	var out []string
 	dirs, _ := r.cgroupDirs()

@@ -26,7 +26,7 @@ func TestRecordsLostByContainerdAreCleanedUp(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
 			foreign := n.runForeignSandbox()
-			foreignLeftovers := n.host.PodLeftovers()
+			foreignResources := n.host.PodResources()
 			port := freePort(t)
 			n.startAgent(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
 			n.putPod(n.simple("lost"))
@@ -48,15 +48,15 @@ func TestRecordsLostByContainerdAreCleanedUp(t *testing.T) {
 			n.awaitRunning("kept")
 			n.removeManifest("kept")
 			n.waitFor("pods to be deleted", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
-			n.checkForeignIntact(before, foreignLeftovers, foreign)
+			n.checkForeignIntact(before, foreignResources, foreign)
 			n.waitFor("metric berth_leaks_removed_total for the attachment", func() bool {
 				return strings.Contains(n.metrics(port), `berth_leaks_removed_total{kind="attachment"} 1`)
 			})
 			if !strings.Contains(n.metrics(port), `berth_leaks_removed_total{kind="lease"}`) {
 				t.Error("metric berth_leaks_removed_total does not count the lease")
 			}
-			if log := n.agent.Log(); !strings.Contains(log, "removed leftover of an interrupted CRI call") {
-				t.Error("no log message for the removed leftovers")
+			if log := n.agent.Log(); !strings.Contains(log, "leaked object removed") {
+				t.Error("no log message for the removed objects")
 			}
 		})
 	}
@@ -81,41 +81,41 @@ func TestOrphanedShimSocketIsRemoved(t *testing.T) {
 	n.waitFor("socket to be removed", func() bool { _, err := os.Lstat(socket); return errors.Is(err, fs.ErrNotExist) })
 }
 
-// checkForeignIntact waits until only the leftovers of another agent's sandbox remain. It checks that the
+// checkForeignIntact waits until only the resources of another agent's sandbox remain. It checks that the
 // deleted objects do not run, and that everything the foreign sandbox needs to run is left.
-func (n *node) checkForeignIntact(deleted map[string]string, foreignLeftovers []string, id string) {
+func (n *node) checkForeignIntact(deleted map[string]string, foreignResources []string, id string) {
 	n.Helper()
 	var extra []string
-	if !n.pollUntil(cleanupTimeout, "all leftovers of berth to be removed", func() bool {
-		extra = slices.DeleteFunc(n.host.PodLeftovers(),
-			func(l string) bool { return slices.Contains(foreignLeftovers, l) })
+	if !n.pollUntil(cleanupTimeout, "all resources of berth's pods to be removed", func() bool {
+		extra = slices.DeleteFunc(n.host.PodResources(),
+			func(l string) bool { return slices.Contains(foreignResources, l) })
 		return len(extra) == 0
 	}) {
-		n.Fatalf("leftovers:\n%s", strings.Join(extra, "\n"))
+		n.Fatalf("leaked:\n%s", strings.Join(extra, "\n"))
 	}
 	for id, what := range deleted {
 		if _, ok := n.liveObjects("")[id]; ok {
 			n.Errorf("%s (%.12s) still runs", what, id)
 		}
 	}
-	current := n.host.PodLeftovers()
-	for _, l := range foreignLeftovers {
+	current := n.host.PodResources()
+	for _, l := range foreignResources {
 		if !survivesRecordLoss(l) || slices.Contains(current, l) {
 			continue
 		}
 		n.Errorf("foreign sandbox %.12s: %s was removed", id, l)
 	}
-	if surviving := slices.DeleteFunc(foreignLeftovers,
+	if surviving := slices.DeleteFunc(foreignResources,
 		func(l string) bool { return !survivesRecordLoss(l) }); len(surviving) < 8 {
-		n.Errorf("foreign sandbox: got leftovers %v, want at least 8", surviving)
+		n.Errorf("foreign sandbox: got resources %v, want at least 8", surviving)
 	}
 }
 
 // survivesRecordLoss reports whether a resource of a sandbox must remain after containerd has lost its
 // record: processes and network. containerd removes directories, mounts and records of unknown sandboxes
 // when it starts.
-func survivesRecordLoss(leftover string) bool {
-	kind, what, _ := strings.Cut(leftover, " ")
+func survivesRecordLoss(resource string) bool {
+	kind, what, _ := strings.Cut(resource, " ")
 	switch kind {
 	case "process", "address", "rule", "chain", "link", "cgroup":
 		return true
