@@ -433,7 +433,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-func TestV1PodTextCannotMoveCursor(t *testing.T) {
+func TestPodTextCannotMoveCursor(t *testing.T) { // V1
 	h := fakeAgent()
 	evil := "\x1b[2J\x07\u009b31mred\nnext\xff"
 	h.Why = func(context.Context, string, string) (nodeapi.PodExplanation, error) {
@@ -514,7 +514,7 @@ func TestV1PodTextCannotMoveCursor(t *testing.T) {
 	}
 }
 
-func TestV2StructuredOutputGoesToStdoutAlone(t *testing.T) {
+func TestStructuredOutputGoesToStdoutAlone(t *testing.T) { // V2
 	path := socket(t, fakeAgent())
 	stdout, stderr, code := run(t, path, invocation{args: []string{"ps", "-A", "-o", "json"}})
 	if !strings.HasPrefix(stdout, "{") || stderr != "" || code != 0 {

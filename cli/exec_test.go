@@ -214,7 +214,7 @@ func resize(t *testing.T, f *os.File, width, height uint16) {
 	}
 }
 
-func TestV3ExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) {
+func TestExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) { // V3
 	user, program := openPTY(t, 80, 24)
 	before, err := term.GetState(int(program.Fd()))
 	if err != nil {
@@ -282,7 +282,7 @@ func TestV3ExecPassesTerminalSizeAndRestoresTerminal(t *testing.T) {
 	}
 }
 
-func TestV3TerminalIsRestoredWhenExecIsCanceled(t *testing.T) {
+func TestTerminalIsRestoredWhenExecIsCanceled(t *testing.T) { // V3
 	_, program := openPTY(t, 80, 24)
 	before, err := term.GetState(int(program.Fd()))
 	if err != nil {

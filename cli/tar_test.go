@@ -56,7 +56,7 @@ func files(t *testing.T, dir string) string {
 	return strings.Join(out, " ")
 }
 
-func TestV4UnpackedFilesStayBelowTarget(t *testing.T) {
+func TestUnpackedFilesStayBelowTarget(t *testing.T) { // V4
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string

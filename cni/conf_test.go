@@ -130,7 +130,7 @@ func TestUnreadable(t *testing.T) {
 }
 
 // N3: any content either fails or results in valid plugin names.
-func FuzzN3Configuration(f *testing.F) {
+func FuzzConfiguration(f *testing.F) { // N3
 	for _, seed := range []string{good, `null`, `[]`, `{"name":"n"}`, `{"name":"n","plugins":[null]}`,
 		`{"name":"n","type":"x","ipam":null}`, `{"name":"n","cniVersions":["1.0.0","x"]}`} {
 		f.Add("a.conflist", []byte(seed))

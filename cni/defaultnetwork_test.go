@@ -54,7 +54,7 @@ func TestWriteDefault(t *testing.T) {
 	}
 }
 
-func TestN2ForeignFilesStay(t *testing.T) {
+func TestForeignFilesStay(t *testing.T) { // N2
 	t.Parallel()
 	for _, row := range []struct{ name, file, text, bad string }{
 		{"one that sorts first counts", "05-other.conflist", good, ""},

@@ -10,7 +10,7 @@
 // failure and never pulls images. The only pod state that it keeps in memory is the path of each
 // network namespace, which it can read again.
 //
-// Invariants, each checked by a test whose name has the number:
+// Invariants, each checked by a test in test/cri that is marked with the number:
 //
 //	R1 Objects that berth did not create are never returned and never changed.
 //	R2 A call that is interrupted and repeated creates nothing twice and leaks nothing.

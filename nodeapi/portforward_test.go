@@ -91,7 +91,7 @@ func TestForwardedConnectionReportsDialError(t *testing.T) {
 	}
 }
 
-func TestN4ForwardedConnectionEndsWithServer(t *testing.T) {
+func TestForwardedConnectionEndsWithServer(t *testing.T) { // N4
 	near, far := pair(t)
 	a := startAgent(
 		t,

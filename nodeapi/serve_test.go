@@ -273,7 +273,7 @@ func asUID(t *testing.T, uid int, do func()) {
 	}
 }
 
-func TestN1SocketRejectsOtherUsers(t *testing.T) {
+func TestSocketRejectsOtherUsers(t *testing.T) { // N1
 	// An abstract socket has no mode: only the peer check is left.
 	name := "@berth-n1-" + filepath.Base(filepath.Dir(t.TempDir())) + fmt.Sprint(os.Getpid())
 	ln, err := net.Listen("unix", name)
@@ -309,7 +309,7 @@ func TestN1SocketRejectsOtherUsers(t *testing.T) {
 	}
 }
 
-func TestN1ConnectionWithoutCredentialsIsRejected(t *testing.T) {
+func TestConnectionWithoutCredentialsIsRejected(t *testing.T) { // N1
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -328,7 +328,7 @@ func TestN1ConnectionWithoutCredentialsIsRejected(t *testing.T) {
 	}
 }
 
-func TestN2ActiveSocketIsNeverReplaced(t *testing.T) {
+func TestActiveSocketIsNeverReplaced(t *testing.T) { // N2
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", "berth.sock")
 	first, err := Listen(path)
@@ -368,7 +368,7 @@ func TestN2ActiveSocketIsNeverReplaced(t *testing.T) {
 	}
 }
 
-func TestN2OneOfConcurrentListenersWins(t *testing.T) {
+func TestOneOfConcurrentListenersWins(t *testing.T) { // N2
 	for range 50 { // without the lock, a single round may pass by chance
 		if n := listeners(t, filepath.Join(t.TempDir(), "berth.sock")); n != 1 {
 			t.Fatalf("got %d listeners, want 1", n)
@@ -412,7 +412,7 @@ func listeners(t *testing.T, path string) int {
 	return count
 }
 
-func TestN3EveryErrorIsAStatus(t *testing.T) {
+func TestEveryErrorIsAStatus(t *testing.T) { // N3
 	h := Handlers{
 		Why: func(_ context.Context, _, name string) (PodExplanation, error) {
 			return PodExplanation{}, fmt.Errorf("find: %w", NotFound(name))
@@ -507,7 +507,7 @@ func TestN3EveryErrorIsAStatus(t *testing.T) {
 	}
 }
 
-func TestN4ActiveRequestsFinishAndStreamsStop(t *testing.T) {
+func TestActiveRequestsFinishAndStreamsStop(t *testing.T) { // N4
 	started, respond := make(chan struct{}), make(chan struct{})
 	h := Handlers{
 		Version: func(context.Context) (Version, error) {
@@ -634,7 +634,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func TestN5TruncatedStreamIsAnError(t *testing.T) {
+func TestTruncatedStreamIsAnError(t *testing.T) { // N5
 	cut := func(w http.ResponseWriter, body string) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {

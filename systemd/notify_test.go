@@ -79,7 +79,7 @@ func TestNotifyErrorNamesSocket(t *testing.T) {
 	}
 }
 
-func TestS1NoEffectWithoutServiceManager(t *testing.T) {
+func TestNoEffectWithoutServiceManager(t *testing.T) { // S1
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		t.Setenv(name, "") // registers the old value to be restored
 		if err := os.Unsetenv(name); err != nil {
@@ -99,7 +99,7 @@ func TestS1NoEffectWithoutServiceManager(t *testing.T) {
 	})
 }
 
-func TestS3StatusTextSetsNothingElse(t *testing.T) {
+func TestStatusTextSetsNothingElse(t *testing.T) { // S3
 	got := string(Status("line one\nREADY=1\r\x00WATCHDOG=1"))
 	if want := "STATUS=line one READY=1  WATCHDOG=1"; got != want {
 		t.Errorf("Status = %q, want %q", got, want)

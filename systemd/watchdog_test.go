@@ -52,7 +52,7 @@ func TestWatchdogFromEnvironment(t *testing.T) {
 	}
 }
 
-func TestS2WatchdogPingsOnlyWhileAllLoopsMakeProgress(t *testing.T) {
+func TestWatchdogPingsOnlyWhileAllLoopsMakeProgress(t *testing.T) { // S2
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		var mu sync.Mutex

@@ -9,9 +9,9 @@
 // probes) share: the observed state, the input of an action and the classification of errors.
 // Adapters import it only for these types.
 //
-// Invariants. Each of I1 to I8 has a test of its name in this package. FuzzDecide checks I1 to I4
-// and I6 against arbitrary input. The model world of package agent/pod (TestSim) checks all twelve
-// against the state of a host that fails and loses state:
+// Invariants. The tests of I1 to I8 in this package are marked with the number. FuzzDecide checks
+// I1 to I4 and I6 against arbitrary input. The model world of package agent/pod (TestSim) checks all
+// twelve against the state of a host that fails and loses state:
 //
 //	I1 Decide never changes its Input.
 //	I2 The actions of one Plan are safe in any order and all at once. An action

@@ -41,7 +41,7 @@ func samplePods() map[string]*driver {
 	}
 }
 
-func TestI1InputUnchanged(t *testing.T) {
+func TestInputUnchanged(t *testing.T) { // I1
 	t.Parallel()
 	twins := samplePods()
 	for name, w := range samplePods() {
@@ -55,7 +55,7 @@ func TestI1InputUnchanged(t *testing.T) {
 	}
 }
 
-func TestI2ActionsAreSafeInAnyOrder(t *testing.T) {
+func TestActionsAreSafeInAnyOrder(t *testing.T) { // I2
 	t.Parallel()
 	for name, w := range samplePods() {
 		for range 40 {
@@ -99,7 +99,7 @@ func checkSafe(t *testing.T, name string, w *driver) {
 	}
 }
 
-func TestI3TerminatingPodStartsNothing(t *testing.T) {
+func TestTerminatingPodStartsNothing(t *testing.T) { // I3
 	t.Parallel()
 	for name, w := range samplePods() {
 		w.deleted(30 * time.Second)
@@ -124,7 +124,7 @@ func TestI3TerminatingPodStartsNothing(t *testing.T) {
 	}
 }
 
-func TestI4SingleLiveInstance(t *testing.T) {
+func TestSingleLiveInstance(t *testing.T) { // I4
 	t.Parallel()
 	for _, state := range []ContainerState{Created, Running, Unknown} {
 		for _, newest := range []ContainerState{Created, Running, Exited, Unknown} {
@@ -143,7 +143,7 @@ func TestI4SingleLiveInstance(t *testing.T) {
 	}
 }
 
-func TestI5PlansBecomeEmpty(t *testing.T) {
+func TestPlansBecomeEmpty(t *testing.T) { // I5
 	t.Parallel()
 	for name, w := range samplePods() {
 		w.in.Observed.Images = map[string]Image{"img": {ID: "sha:img"}, "far": {ID: "sha:far"}, "new": {ID: "sha:new"}}
@@ -161,7 +161,7 @@ func TestI5PlansBecomeEmpty(t *testing.T) {
 	}
 }
 
-func TestI6NoChangeBeforeWake(t *testing.T) {
+func TestNoChangeBeforeWake(t *testing.T) { // I6
 	t.Parallel()
 	for name, w := range samplePods() {
 		w.begin()
@@ -186,7 +186,7 @@ func TestI6NoChangeBeforeWake(t *testing.T) {
 	}
 }
 
-func TestI7AppContainersStartAfterInitContainers(t *testing.T) {
+func TestAppContainersStartAfterInitContainers(t *testing.T) { // I7
 	t.Parallel()
 	w := fresh(inits(con("one"), sidecar("side"), con("two")), mains(con("a"), con("b")))
 	var order []string
@@ -212,7 +212,7 @@ func TestI7AppContainersStartAfterInitContainers(t *testing.T) {
 	}
 }
 
-func TestI8TerminalPodReleasesResources(t *testing.T) {
+func TestTerminalPodReleasesResources(t *testing.T) { // I8
 	t.Parallel()
 	over := map[string]*driver{
 		"succeeded": up(onFailure, emptyDir("v"), mains(con("app", mounts("v")))).exit("app", 0),

@@ -189,7 +189,7 @@ func (r *fixture) calls() string {
 	return strings.ReplaceAll(strings.ReplaceAll(string(text), r.dir+"/state/", ""), "\n", " ")
 }
 
-func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
+func TestEntryIsWrittenBeforeADD(t *testing.T) { // S1
 	t.Parallel()
 	r := newFixture(t)
 	if err := r.attach("a,b@data"); err != nil {
@@ -226,7 +226,7 @@ func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 	}
 }
 
-func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
+func TestOnlyDoneEntriesAreAttached(t *testing.T) { // S2
 	t.Parallel()
 	r := newFixture(t)
 	state := func(wantDone, wantAttaching bool) {
@@ -357,7 +357,7 @@ func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 	}
 }
 
-func TestS3UnreadableEntriesAreReported(t *testing.T) {
+func TestUnreadableEntriesAreReported(t *testing.T) { // S3
 	t.Parallel()
 	r := newFixture(t)
 	r.write("state/bad.json", "{", 0o600)

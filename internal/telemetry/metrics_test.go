@@ -57,7 +57,7 @@ func scrape(t *testing.T, m *Metrics) string {
 	return w.Body.String()
 }
 
-func TestUpstreamMetricNames(t *testing.T) {
+func TestUpstreamMetricNames(t *testing.T) { // T2
 	m := NewMetrics("n1", Build{Version: "v0.1.0", Commit: "abc", Kubernetes: "v1.37.2"})
 	m.RegisterStateGauges(func() int { return 1 }, func() bool { return true })
 	fill(m)

@@ -57,7 +57,7 @@ func read(t *testing.T, m machine, path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-func TestV2Files(t *testing.T) {
+func TestCgroupV2Files(t *testing.T) {
 	t.Parallel()
 	m := fakeCgroupfs(t, "cpu io memory pids hugetlb")
 	c, err := newCgroups(m, Options{CPUQuota: true, PodPidsLimit: 5})
@@ -219,8 +219,8 @@ func TestMemoryProtection(t *testing.T) {
 	}
 }
 
-// TestV1HasNoMemoryProtection checks that cgroup v1 has no such settings.
-func TestV1HasNoMemoryProtection(t *testing.T) {
+// TestCgroupV1HasNoMemoryProtection checks that cgroup v1 has no such settings.
+func TestCgroupV1HasNoMemoryProtection(t *testing.T) {
 	t.Parallel()
 	c, err := newCgroups(
 		machine{hierarchies: []hierarchy{{mount: t.TempDir(), controllers: []string{"memory"}, mkdir: mkdir}}},
@@ -376,7 +376,7 @@ func TestSystemdSlices(t *testing.T) {
 	}
 }
 
-func TestG5UnlimitedDoesNotExist(t *testing.T) {
+func TestUnlimitedDoesNotExist(t *testing.T) { // G5
 	t.Parallel()
 	m := fakeCgroupfs(t, "cpu memory")
 	pod := podOf("u", nil, list("cpu", "1", "memory", "1Mi"))

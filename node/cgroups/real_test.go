@@ -94,7 +94,7 @@ func killed(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-func TestG1EnsureAndRemoveAgain(t *testing.T) {
+func TestEnsureAndRemoveAgain(t *testing.T) { // G1
 	t.Parallel()
 	c := onHost(t, Options{PodPidsLimit: 77, CPUQuota: true})
 	pod := podOf("g1-uid", nil, list("cpu", "500m", "memory", "64Mi"))
@@ -156,7 +156,7 @@ func TestEnsureRepairsAndUpdates(t *testing.T) {
 	}
 }
 
-func TestG2RemoveKillsOnlyProcessesOfPod(t *testing.T) {
+func TestRemoveKillsOnlyProcessesOfPod(t *testing.T) { // G2
 	t.Parallel()
 	c := onHost(t, Options{})
 	one, other := podOf("one", nil, nil), podOf("other", nil, nil)
@@ -235,7 +235,7 @@ func TestSweepOfOneHierarchy(t *testing.T) {
 	}
 }
 
-func TestG3RemoveOrphan(t *testing.T) {
+func TestRemoveOrphan(t *testing.T) { // G3
 	t.Parallel()
 	c := onHost(t, Options{})
 	for _, pod := range []*corev1.Pod{
@@ -275,7 +275,7 @@ func tierOfOrphan(c *Cgroups, uid types.UID) string {
 	return tiers[slices.IndexFunc(tiers, func(tier string) bool { return len(c.find(c.layout.pod(tier, uid))) > 0 })]
 }
 
-func TestG4TierShare(t *testing.T) {
+func TestTierShare(t *testing.T) { // G4
 	t.Parallel()
 	c := onHost(t, Options{})
 	share := func() string { return value(t, c, "cpu", c.layout.tier(burstable), "cpu.shares") }

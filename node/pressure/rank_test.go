@@ -103,8 +103,8 @@ func TestUsageByFileSystemLayout(t *testing.T) {
 	}
 }
 
-// TestP7RankMatchesUpstreamOrder checks random rankings pair by pair.
-func TestP7RankMatchesUpstreamOrder(t *testing.T) {
+// TestRankMatchesUpstreamOrder checks random rankings pair by pair.
+func TestRankMatchesUpstreamOrder(t *testing.T) { // P7
 	t.Parallel()
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -92,7 +92,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func TestI1CorrectInstallationIsUnchanged(t *testing.T) {
+func TestCorrectInstallationIsUnchanged(t *testing.T) { // I1
 	if got := Plan(berth("/h"), HostState{Program: true, Unit: true, Config: true, Enabled: true, Active: true,
 		ExtraUnits: []UnitState{{Installed: true, Enabled: true, Active: true}}}); len(got) > 0 {
 		t.Errorf("steps %q", sentences(got))
@@ -127,7 +127,7 @@ func installed(t *testing.T) Spec {
 	return w
 }
 
-func TestI2ExistingConfigurationIsUnchanged(t *testing.T) {
+func TestExistingConfigurationIsUnchanged(t *testing.T) { // I2
 	w := installed(t)
 	if err := os.WriteFile(w.ConfigFile, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestI2ExistingConfigurationIsUnchanged(t *testing.T) {
 	}
 }
 
-func TestI3ProgramIsReplacedAtomically(t *testing.T) {
+func TestProgramIsReplacedAtomically(t *testing.T) { // I3
 	w := installed(t)
 	old, err := os.Open(w.program())
 	if err != nil {
@@ -247,7 +247,7 @@ func TestPlanRemovalRemovesProgramLast(t *testing.T) {
 	}
 }
 
-func TestI4RemoveTreeSkipsMounts(t *testing.T) {
+func TestRemoveTreeSkipsMounts(t *testing.T) { // I4
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "tree")
 	mounted := filepath.Join(tree, "a volume")

@@ -102,7 +102,7 @@ func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 	}
 }
 
-func TestR1ForeignObjectsAreIgnored(t *testing.T) {
+func TestForeignObjectsAreIgnored(t *testing.T) { // R1
 	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		raw := runtimeapi.NewRuntimeServiceClient(fake.Conn())
 		events, synced := watchEvents(t, "uid-web", c.Events)
@@ -172,7 +172,7 @@ func TestCanceledCallMayComplete(t *testing.T) {
 	})
 }
 
-func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
+func TestInterruptedCallCreatesNothingTwice(t *testing.T) { // R2
 	for _, row := range []struct {
 		what  string
 		fault crifake.Fault
@@ -217,9 +217,9 @@ func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 	}
 }
 
-// TestR2CanceledCallMayComplete: the runtime may complete a canceled call, because an interrupted one leaves more
+// TestResultOfCanceledCallIsReturned: the runtime may complete a canceled call, because an interrupted one leaves more
 // behind.
-func TestR2CanceledCallMayComplete(t *testing.T) {
+func TestResultOfCanceledCallIsReturned(t *testing.T) { // R2
 	for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 		t.Run(rpc, func(t *testing.T) {
 			withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
@@ -248,7 +248,7 @@ func TestR2CanceledCallMayComplete(t *testing.T) {
 	}
 }
 
-func TestInterruptedSandboxIsReturnedWithError(t *testing.T) {
+func TestInterruptedSandboxIsReturnedWithError(t *testing.T) { // R2
 	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := newPod()
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
@@ -276,7 +276,7 @@ func TestInterruptedSandboxIsReturnedWithError(t *testing.T) {
 	})
 }
 
-func TestR2NameReservedForeverFails(t *testing.T) {
+func TestNameReservedForeverFails(t *testing.T) { // R2
 	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		removeFault := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Hang: true,
 			IgnoreCancel: true})
@@ -298,7 +298,7 @@ func TestR2NameReservedForeverFails(t *testing.T) {
 	})
 }
 
-func TestR3StopAndRemoveMissingObjectSucceed(t *testing.T) {
+func TestStopAndRemoveMissingObjectSucceed(t *testing.T) { // R3
 	for _, old := range []bool{false, true} {
 		withFake(t, crifake.Options{Containerd16: old}, func(t *testing.T, _ *crifake.Runtime, c *cri.Client) {
 			id := strings.Repeat("0", 64)
@@ -318,7 +318,7 @@ func TestR3StopAndRemoveMissingObjectSucceed(t *testing.T) {
 	}
 }
 
-func TestR4EveryCallHasDeadline(t *testing.T) {
+func TestEveryCallHasDeadline(t *testing.T) { // R4
 	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := newPod()
 		s, a := startPod(t, c, pod)
@@ -380,7 +380,7 @@ func TestR4EveryCallHasDeadline(t *testing.T) {
 	})
 }
 
-func TestR5EveryErrorHasAKind(t *testing.T) {
+func TestEveryErrorHasAKind(t *testing.T) { // R5
 	const sandbox, create, start, list = "RunPodSandbox", "CreateContainer", "StartContainer", "ListPodSandbox"
 	for _, row := range []struct {
 		what   string
@@ -462,7 +462,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 	}
 }
 
-func TestR5CanceledIsNotTimeout(t *testing.T) {
+func TestCanceledIsNotTimeout(t *testing.T) { // R5
 	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		defer fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Hang: true})()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -473,7 +473,7 @@ func TestR5CanceledIsNotTimeout(t *testing.T) {
 	})
 }
 
-func TestR6EventStreamLossIsRecovered(t *testing.T) {
+func TestEventStreamLossIsRecovered(t *testing.T) { // R6
 	withFake(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := newPod()
 		events, synced := watchEvents(t, pod.UID, c.Events)

@@ -27,9 +27,9 @@ import (
 	"berth/test/hosts"
 )
 
-// TestR7LeakedTasksOfBerthAreDeleted deletes a real containerd's records of sandboxes: of berth, with and without
+// TestLeakedTasksOfBerthAreDeleted deletes a real containerd's records of sandboxes: of berth, with and without
 // a bundle, and of another agent.
-func TestR7LeakedTasksOfBerthAreDeleted(t *testing.T) {
+func TestLeakedTasksOfBerthAreDeleted(t *testing.T) { // R7
 	for _, version := range hosts.Versions() {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()

@@ -30,8 +30,8 @@ func startHost(t *testing.T) *Host {
 	return h
 }
 
-// TestN4WritesSurvivePowerLossAndReboot boots one host three times.
-func TestN4WritesSurvivePowerLossAndReboot(t *testing.T) {
+// TestWritesSurvivePowerLossAndReboot boots one host three times.
+func TestWritesSurvivePowerLossAndReboot(t *testing.T) {
 	t.Parallel()
 	h := startHost(t)
 	readKept := func() string {
