@@ -41,7 +41,7 @@ from cgroup files. The runtime is not queried.`,
 	}
 	f := cmd.Flags()
 	namespaceFlag(cmd, &o.namespace)
-	f.BoolVarP(&o.all, "all-namespaces", "A", false, "list the pods of all namespaces")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show the pods of all namespaces")
 	f.StringVarP(&o.selector, "selector", "l", "", "label selector, such as app=web,tier!=db")
 	f.StringVarP(&o.format, "output", "o", "", "output format: json or yaml")
 	f.BoolVar(&o.containers, "containers", false, "print the usage of each container")

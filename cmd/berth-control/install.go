@@ -68,8 +68,8 @@ changes nothing: upgrade the package instead.`,
 				"berth-control is installed")
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without performing them")
-	cmd.Flags().BoolVar(&noStart, "no-start", false, "install the files without enabling or starting the service")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the steps that would be executed")
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "install the files, but do not enable or start the service")
 	return cmd
 }
 
@@ -121,8 +121,8 @@ objects and the keys of the cluster. It is kept unless --purge is given. Nodes a
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without performing them")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the steps that would be executed")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "skip the confirmation prompt")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove "+dataDir+" too: all objects and keys are lost")
 	return cmd
 }

@@ -250,6 +250,7 @@ func nodeAndServiceFlags(f *pflag.FlagSet, c *control.Config) {
 		c.ServiceNodePorts,
 		"port range for Services of type NodePort",
 	)
+	setType(f, "service-node-port-range", "portRange")
 	f.BoolVar(
 		&c.ServicesRouted,
 		"services-routed",
@@ -264,6 +265,21 @@ func nodeAndServiceFlags(f *pflag.FlagSet, c *control.Config) {
 		"IP address by which pods and other servers reach this one (default: the listen address, or the address of "+
 			"the default route)",
 	)
+	setType(f, "advertise-address", "ip")
+}
+
+// typedValue is a flag value with the type that the help text prints. TextVar prints none.
+type typedValue struct {
+	pflag.Value
+	typeName string
+}
+
+// Type returns the placeholder for the help text.
+func (v typedValue) Type() string { return v.typeName }
+
+func setType(f *pflag.FlagSet, name, typeName string) {
+	flag := f.Lookup(name)
+	flag.Value = typedValue{flag.Value, typeName}
 }
 
 // deprecatedFlags are former spellings of flags. They are accepted for one release.

@@ -61,3 +61,11 @@ func TestServeFlags(t *testing.T) {
 		})
 	}
 }
+
+func TestFlagsHaveTypes(t *testing.T) {
+	serveCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		if name, _ := pflag.UnquoteUsage(f); name == "" && f.Value.Type() != "bool" {
+			t.Errorf("the help text of --%s prints no type", f.Name)
+		}
+	})
+}

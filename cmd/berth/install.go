@@ -87,7 +87,7 @@ If berth was installed from a package, the command does nothing: upgrade the pac
 			return installService(cmd.Context(), cmd.OutOrStdout(), w, dryRun)
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without executing them")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the steps that would be executed")
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "install the files, but do not enable or start the service")
 	return cmd
 }
@@ -139,7 +139,7 @@ If berth was installed from a package, the command does nothing: use apt purge i
 			return u.do(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the steps without executing them")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the steps that would be executed")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "skip the confirmation prompt")
 	cmd.Flags().BoolVar(&keepConfig, "keep-config", false, "keep "+configDir+" with the manifests")
 	return cmd
