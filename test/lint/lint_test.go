@@ -44,6 +44,26 @@ func TestCheckStrings(t *testing.T) {
 	}
 }
 
+func TestCommentProblems(t *testing.T) {
+	t.Parallel()
+	banned, err := readTokens("styles/Berth/Dialect.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for src, want := range map[string]string{
+		"# start the agent\nset -e\n":              "",
+		"# start the agent\n  x=1 # begin anew\n":  `x:2: comment has "anew"`,
+		"test: ## what nobody needs\n":             `x:1: comment has "nobody"`,
+		"echo anew $# anew\n":                      "",
+		"description: anew\nurl: http://a/#anew\n": "",
+	} {
+		got := strings.Join(commentProblems("x", src, banned), "\n")
+		if want == "" && got != "" || !strings.HasPrefix(got, want) {
+			t.Errorf("%q: got %q, want %q", src, got, want)
+		}
+	}
+}
+
 func TestSubjectProblems(t *testing.T) {
 	t.Parallel()
 	for subject, want := range map[string]int{

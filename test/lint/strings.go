@@ -39,7 +39,7 @@ var logMethods = map[string]int{
 // helpFields are the fields of cobra commands that users read.
 var helpFields = []string{"Short", "Long", "Example", "Deprecated"}
 
-// checkStrings checks the Go files below dir, tests excluded.
+// checkStrings checks the Go files below dir, tests excluded, and the comments of other files.
 func checkStrings(dir string) ([]string, error) {
 	banned, err := readTokens(filepath.Join(dir, dialect))
 	if err != nil {
@@ -65,7 +65,11 @@ func checkStrings(dir string) ([]string, error) {
 		}
 		return c.file(path, src)
 	})
-	return c.found, err
+	if err != nil {
+		return nil, err
+	}
+	comments, err := checkComments(dir, banned)
+	return append(c.found, comments...), err
 }
 
 // readTokens compiles the tokens of a Vale rule of kind existence.
