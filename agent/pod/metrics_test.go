@@ -77,7 +77,8 @@ func TestOutcomeIsLoggedOnce(t *testing.T) {
 			level, text string // expected in the log; empty: no line
 			lines       int
 		}{
-			{plan.PullImage{Container: "a", Image: "x"}, errFailed, 2, "WARN", `reason=Failed target=a action=pull/a`, 1},
+			{plan.PullImage{Container: "a", Image: "x"}, errFailed, 2, "WARN",
+				`reason=Failed target=a action=pull/a`, 1},
 			{plan.RunSandbox{}, errFailed, 1, "WARN", `reason=FailedCreatePodSandBox action=run/sandbox`, 1},
 			{plan.RemoveSandbox{ID: "s"}, errFailed, 0, "WARN", `msg="action failed" action=remove/s`, 1},
 			{plan.RemoveSandbox{ID: "s"}, &plan.Error{Kind: plan.Canceled, Err: errFailed}, 0, "", "", 0},
