@@ -9,7 +9,7 @@ import (
 )
 
 // ReasonRecreate is the reason of a terminated pod that will be recreated.
-const ReasonRecreate = "Returns"
+const ReasonRecreate = "RecreatePending"
 
 // recreate plans the recreation of a static pod on a standalone node that was terminated because of
 // a shortage on the node. No controller would replace it. The delay grows with each termination

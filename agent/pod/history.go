@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth/agent/checkpoint"
+	"berth/agent/plan"
 	"berth/agent/status"
 	"berth/agent/status/events"
 )
@@ -16,9 +17,29 @@ type reasonsJSON struct {
 	Reasons []status.ReportedReason `json:"told"`
 }
 
+// renamedReasons maps codes in histories of earlier releases to their current names.
+var renamedReasons = map[string]string{"LookFailed": ObserveFailed, "Returns": plan.ReasonRecreate}
+
 // EncodeReasons encodes the reasons of a pod for its history.
 func EncodeReasons(reasons []status.ReportedReason) ([]byte, error) {
 	return json.Marshal(reasonsJSON{1, reasons})
+}
+
+// decodeReasons returns the reasons of a stored history.
+func decodeReasons(stored []byte) ([]status.ReportedReason, error) {
+	var in reasonsJSON
+	if err := json.Unmarshal(stored, &in); err != nil {
+		return nil, err
+	}
+	if in.Version != 1 {
+		return nil, fmt.Errorf("version %d is not supported", in.Version)
+	}
+	for i, r := range in.Reasons {
+		if current, renamed := renamedReasons[r.Code]; renamed {
+			in.Reasons[i].Code = current
+		}
+	}
+	return in.Reasons, nil
 }
 
 // restoreHistory continues the history from before an agent restart. A reason that
@@ -29,13 +50,12 @@ func (w *Worker) restoreHistory(h History) {
 			w.log.Warn("stored timeline unreadable", "err", err)
 		}
 	}
-	var in reasonsJSON
-	switch {
-	case h.Reported == nil:
-	case json.Unmarshal(h.Reported, &in) != nil || in.Version != 1:
-		w.log.Warn("stored reasons unreadable")
-	default:
-		w.state.restoreReports(in.Reasons, w.now())
+	if h.Reported != nil {
+		if reasons, err := decodeReasons(h.Reported); err != nil {
+			w.log.Warn("stored reasons unreadable", "err", err)
+		} else {
+			w.state.restoreReports(reasons, w.now())
+		}
 	}
 	restart := events.Restart{StoppedAt: h.Last.EndedAt, StartedAt: h.AgentStarted,
 		Cause: restartCause(h.Last, h.AgentStarted)}

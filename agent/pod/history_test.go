@@ -4,24 +4,32 @@ import (
 	"testing"
 	"time"
 
-	"berth/agent/checkpoint"
+	"berth/agent/plan"
+	"berth/agent/status"
 )
 
-func TestRestartCause(t *testing.T) {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for want, last := range map[string]checkpoint.PreviousRun{
-		"the agent started, its previous run is unknown": {},
-		"the agent was stopped and started again after 5s": {
-			EndedAt: at.Add(-5 * time.Second), CleanExit: true,
-		},
-		"the agent was killed or crashed and started again, its last record " +
-			"is 1m0s older": {EndedAt: at.Add(-time.Minute)},
-		"the agent was stopped and started again after 0s": {
-			EndedAt: at.Add(time.Hour), CleanExit: true,
-		},
+// TestStoredReasons decodes histories of this release and of earlier ones, which used other codes.
+func TestStoredReasons(t *testing.T) {
+	since := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	stored, err := EncodeReasons([]status.ReportedReason{
+		{Reason: plan.Reason{Code: plan.ReasonRecreate, Message: "m"}, Since: since},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, stored, want string // the code, empty: an error
+	}{
+		{"this release", string(stored), "RecreatePending"},
+		{"Returns", `{"version":1,"told":[{"Code":"Returns"}]}`, "RecreatePending"},
+		{"LookFailed", `{"version":1,"told":[{"Code":"LookFailed"}]}`, "ObserveFailed"},
+		{"another reason", `{"version":1,"told":[{"Code":"BackOff"}]}`, "BackOff"},
+		{"a later version", `{"version":2}`, ""},
+		{"damaged", `{"version":1`, ""},
 	} {
-		if got := restartCause(last, at); got != want {
-			t.Errorf("%+v: %q, want %q", last, got, want)
+		got, err := decodeReasons([]byte(tt.stored))
+		if (err != nil) != (tt.want == "") || err == nil && (len(got) != 1 || got[0].Code != tt.want) {
+			t.Errorf("%s: got %+v, %v, want code %q", tt.name, got, err, tt.want)
 		}
 	}
 }

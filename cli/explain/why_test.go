@@ -290,7 +290,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod().withoutNetwork(),
 		}, {
 			"a device without a plugin",
-			"default/web is waiting for container \"a\": DevicesNotReady: example.com/gpu: no device plugin has registered it",
+			"default/web is waiting for container \"a\": DevicesNotReady: example.com/gpu: no device plugin has " +
+				"registered it",
 			[]string{"DevicesNotReady(a): example.com/gpu: no device plugin has registered it"},
 			"StartContainer a after its devices are available",
 			pod().waitingForDevices("example.com/gpu: no device plugin has registered it").settle(),
@@ -313,8 +314,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod().withVerdict(plan.Rejected, "NodeAffinity", "no match"),
 		}, {
 			"a running init container",
-			"default/web is waiting for container \"i2\": PodInitializing: init container i2 (2 of 2) is running since " +
-				"2026-05-04T15:04:05Z",
+			"default/web is waiting for container \"i2\": PodInitializing: init container i2 (2 of 2) is running " +
+				"since 2026-05-04T15:04:05Z",
 			[]string{"PodInitializing(i2): init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z"},
 			"StartContainer a after the exit of init container i2",
 			pod(inits("i1", "i2")).settle().exit("i1", 0).settle().after(7 * time.Second),
@@ -337,7 +338,7 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			"an evicted pod that is recreated",
 			"default/web has failed: Evicted: no room: the pod will be recreated 1m0s after its " +
 				"termination, once the node has no pressure (in 1m0s)",
-			[]string{"Returns(): the pod will be recreated 1m0s after its termination, once the node has no " +
+			[]string{"RecreatePending(): the pod will be recreated 1m0s after its termination, once the node has no " +
 				"pressure @1m0s"}, "",
 			pod(staticPod).settle().failed("Evicted", "no room"),
 		}, {
