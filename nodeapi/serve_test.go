@@ -148,7 +148,8 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 	}{
 		{"version", func() (any, error) { return c.Version(ctx) }, `{"version":"v1","go":"","platform":""}`},
 		{"node", func() (any, error) { return c.Node(ctx) },
-			`{"name":"n","invalidManifests":[{"path":"/a.yaml","line":3,"message":"","since":"2026-05-04T03:02:01Z"}]}`},
+			`{"name":"n","invalidManifests":[{"path":"/a.yaml","line":3,"message":"",` +
+				`"since":"2026-05-04T03:02:01Z"}]}`},
 		{"check", func() (any, error) {
 			return c.Check(ctx)
 		}, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},

@@ -213,8 +213,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 	}{
 		{
 			"a container in CrashLoopBackOff",
-			"default/web is waiting for container \"a\": CrashLoopBackOff: back-off 40s restarting failed container=a " +
-				"pod=web_default(u1) (next attempt in 35s)",
+			"default/web is waiting for container \"a\": CrashLoopBackOff: back-off 40s restarting failed " +
+				"container=a pod=web_default(u1) (next attempt in 35s)",
 			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) " +
 				"@1m16s; last " +
 				"exit code 3; restarts 3; consecutive exits 4; back-off 40s; back-off after the next exit " +
@@ -245,7 +245,8 @@ func TestWhyReportsWaitReasons(t *testing.T) {
 			pod(image("far")).start().complete("pull/a").fail("pull/a", 2, refused).settleHost().after(3 * time.Second),
 		}, {
 			"a failed image pull",
-			"default/web is waiting for container \"a\": ErrImagePull: registry says: no such tag (next attempt in 19s)",
+			"default/web is waiting for container \"a\": ErrImagePull: registry says: no such tag " +
+				"(next attempt in 19s)",
 			[]string{"ErrImagePull(a): registry says: no such tag @20s tries 2"},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).start().complete("pull/a").fail("pull/a", 2, refused).settleHost().after(time.Second),

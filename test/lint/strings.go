@@ -25,6 +25,7 @@ const dialect = "test/lint/styles/Berth/Dialect.yml"
 var attributes = map[string]string{
 	"error": "err", "uid": "podUID", "pod_uid": "podUID", "container": "containerName", "container_id": "containerID",
 	"sandbox": "podSandboxID", "sandboxID": "podSandboxID", "volume": "volumeName", "duration": "took",
+	"on": "target",
 }
 
 // attributeName is lower camel case with initialisms as in podUID, which sloglint does not know.
