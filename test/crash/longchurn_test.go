@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	defaultDuration = 45 * time.Second // in make test
+	defaultDuration = 30 * time.Second // in make test
 	tortureDuration = time.Hour
 )
 

@@ -123,7 +123,7 @@ func TestScenario10_KillsDuringProbesKeepReadiness(t *testing.T) {
 // If the whole runtime hangs, the result is unknown and the pod stays Ready.
 func TestHungExecProbeFails(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})

@@ -157,7 +157,7 @@ func TestPodRecoversFromUnreachableRegistry(t *testing.T) {
 // pod waits for it, and running pods are not affected.
 func TestPodRecoversFromMissingNetwork(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})

@@ -36,7 +36,7 @@ func (n *node) shims(sandbox string) (pids []int) {
 // affected, and no resource of the old sandbox leaks.
 func TestPodRestartsAfterShimKill(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
@@ -82,7 +82,7 @@ func (n *node) actionInProgress(name, action string) bool {
 // killed. The pod starts once when the plugin returns.
 func TestHangingCNIPluginBlocksOnlyItsPod(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
@@ -116,7 +116,7 @@ func TestHangingCNIPluginBlocksOnlyItsPod(t *testing.T) {
 // reports the error. It starts when the registry serves the correct blobs.
 func TestCorruptBlobIsRejected(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})

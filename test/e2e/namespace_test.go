@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"net"
 	"net/http"
@@ -61,19 +60,13 @@ var versionTests = []string{
 	"TestSupplementalGroupsPolicy", "TestUsersGroupsAndCapabilities",
 }
 
-// versionsOf returns the versions of containerd for a test. Tests of scenarios and versionTests run on
-// all of them. The other tests are divided between the versions to save time, and run on all with
-// BERTH_TORTURE.
+// versionsOf returns the versions of containerd for a test: all for tests of scenarios and versionTests,
+// hosts.DividedVersions for the others.
 func versionsOf(t *testing.T) []hosts.Version {
-	all := hosts.Versions()
-	if os.Getenv("BERTH_TORTURE") != "" || strings.HasPrefix(t.Name(), "TestScenario") ||
-		slices.Contains(versionTests, t.Name()) {
-		return all
+	if strings.HasPrefix(t.Name(), "TestScenario") || slices.Contains(versionTests, t.Name()) {
+		return hosts.Versions()
 	}
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(t.Name()))
-	i := int(h.Sum32() % uint32(len(all)))
-	return all[i : i+1]
+	return hosts.DividedVersions(t.Name())
 }
 
 // forEachContainerd runs body on the shared node of each containerd version of versionsOf.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -20,6 +21,19 @@ const (
 
 // Versions lists the containerd versions that the project is tested with.
 func Versions() []Version { return []Version{Version16, Version2} }
+
+// DividedVersions returns the versions for a test that expects the same of all. To save time, such tests are
+// divided between the versions by their names. With BERTH_TORTURE, each runs on all of them.
+func DividedVersions(test string) []Version {
+	all := Versions()
+	if os.Getenv("BERTH_TORTURE") != "" {
+		return all
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(test))
+	i := int(h.Sum32() % uint32(len(all)))
+	return all[i : i+1]
+}
 
 const cniBinDir = "/usr/lib/cni" // Debian's
 
