@@ -3,6 +3,7 @@ package node
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Addresses returns the node's addresses, at most one per address family, IPv4 first: those of the
@@ -138,6 +140,46 @@ func firstPerFamily(all []netip.Addr) (out []netip.Addr) {
 		if a.IsValid() {
 			out = append(out, a)
 		}
+	}
+	return out
+}
+
+// addressCheckInterval is the interval of the checks for changed addresses. A change must be seen
+// twice, because an address can be missing for a moment during a DHCP renewal.
+const addressCheckInterval = 10 * time.Second
+
+// WatchAddresses returns the new addresses of the node when they have changed, or nil when ctx ends.
+func WatchAddresses(ctx context.Context, current []netip.Addr) []netip.Addr {
+	tick := time.NewTicker(addressCheckInterval)
+	defer tick.Stop()
+	var last []netip.Addr
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		changed := ChangedAddresses(current)
+		if changed != nil && slices.Equal(changed, last) {
+			return changed
+		}
+		last = changed
+	}
+}
+
+// ConfiguredAddresses returns the configured addresses of the node or, if there are none, those of
+// the host.
+func ConfiguredAddresses(configured []netip.Addr) ([]netip.Addr, error) {
+	if len(configured) > 0 {
+		return configured, nil
+	}
+	return Addresses()
+}
+
+// AddressStrings returns the text form of addresses.
+func AddressStrings(addresses []netip.Addr) (out []string) {
+	for _, a := range addresses {
+		out = append(out, a.String())
 	}
 	return out
 }

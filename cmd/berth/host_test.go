@@ -1,10 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -44,34 +42,5 @@ cniPodCIDRs: [node]
 	text, err := os.ReadFile(filepath.Join(dir, "10-berth.conflist"))
 	if err != nil || !strings.Contains(string(text), "10.85.7.0/24") {
 		t.Errorf("network configuration: got %s (%v), want the pod CIDR", text, err)
-	}
-}
-
-func TestPodsPerCoreLimitsNodePods(t *testing.T) {
-	t.Parallel()
-	cpus := goruntime.NumCPU()
-	for _, row := range []struct{ maxPods, perCore, want int }{
-		{110, 0, 110}, {100_000, 3, 3 * cpus}, {1, 3, 1}, {1<<31 - 1, 1<<31 - 1, 1<<31 - 1},
-	} {
-		c := loadConfig(
-			t,
-			fmt.Sprintf(
-				"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: "+
-					"%d\npodsPerCore: %d\n---\n"+
-					"apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nrootDir: %s\n",
-				row.maxPods,
-				row.perCore,
-				t.TempDir(),
-			),
-		)
-		h := &host{b: &berth{config: c}}
-		if err := h.setCapacity(); err != nil {
-			t.Fatal(err)
-		}
-		if got, capacity := h.allocatable.Pods().Value(), h.capacity.Pods().Value(); got != int64(row.want) ||
-			capacity != got {
-			t.Errorf("maxPods %d, podsPerCore %d: %d pods of %d, want %d", row.maxPods, row.perCore, got, capacity,
-				row.want)
-		}
 	}
 }

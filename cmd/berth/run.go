@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/agent"
+	"berth/agent/allocator"
 	"berth/agent/checkpoint"
 	"berth/agent/eviction"
 	"berth/agent/shutdown"
@@ -77,15 +78,15 @@ type berth struct {
 	execs                 *exectracker.Tracker
 	agent                 *agent.Agent
 	devices               *devices.Manager
-	admissionNode         *admissionNode
+	admissionNode         *allocator.NodeState
 	stats                 *stats.Collector
 	pressure              *eviction.Monitor
 	reclaimer             *eviction.Reclaimer
 	limits                *eviction.LocalStorageEnforcer
-	imageFSPath           atomic.Pointer[string] // a path on the image filesystem; nil: unknown
-	diskPressure          atomic.Bool            // under disk pressure: terminated containers are removed immediately
-	memoryAlarm           chan struct{}          // memory pressure notifications of the kernel; capacity 1
-	cluster               *cluster               // nil: standalone
+	fileSystems           *node.FileSystems
+	diskPressure          atomic.Bool   // under disk pressure: terminated containers are removed immediately
+	memoryAlarm           chan struct{} // memory pressure notifications of the kernel; capacity 1
+	cluster               *cluster      // nil: standalone
 	server                apiServerFuncs
 	loops                 systemd.LoopMonitor
 	loopsByName           sync.Map // *systemd.Loop by name
@@ -164,7 +165,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.makeArchiveDir()
 	b.startedDuringShutdown = b.shuttingDown(ctx)
 	b.agent = newAgent(b, records)
-	b.admissionNode = &admissionNode{node: b.initialNode(), onUpdate: b.agent.SetNode}
+	b.admissionNode = allocator.NewNodeState(b.initialNode(), b.agent.SetNode)
 	b.stats = b.newStats()
 	b.limits = b.newLimits()
 	b.pressure = b.newPressure()

@@ -53,7 +53,7 @@ func mayHoldDevices(records map[types.UID]checkpoint.Record) func(types.UID) boo
 // devicesChanged updates everything that depends on the node's devices.
 func (b *berth) devicesChanged() {
 	capacity := b.devices.NodeResources().AdmissionCapacity
-	b.admissionNode.update(func(n *admission.Node) { n.Allocatable = withDevices(b.host.Allocatable(), capacity) })
+	b.admissionNode.Update(func(n *admission.Node) { n.Allocatable = withDevices(b.host.Allocatable(), capacity) })
 	for _, f := range b.devices.Stats() {
 		b.metrics.SetDevices(f.Resource, f.Listed, f.Healthy, f.Allocated)
 	}

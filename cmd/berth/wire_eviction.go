@@ -10,7 +10,6 @@ import (
 	"berth/agent/plan"
 	"berth/agent/status"
 	"berth/cri/crilog"
-	"berth/node"
 	"berth/node/pressure"
 )
 
@@ -25,26 +24,16 @@ func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 }
 
 // newReclaimer creates the reclaim of memory, disk and process IDs under node pressure.
-func (b *berth) newReclaimer(fs *filesystems) *eviction.Reclaimer {
-	on := func(dirs ...func() string) func(pressure.Signal) bool {
-		return func(s pressure.Signal) bool {
-			path := fs.pathOf(s)
-			for _, dir := range dirs {
-				if d := dir(); path != "" && d != "" && node.SameFileSystem(path, d) {
-					return true
-				}
-			}
-			return false
-		}
-	}
-	logs := func() string { return b.config.PodLogsDir }
+func (b *berth) newReclaimer() *eviction.Reclaimer {
+	fs := b.fileSystems
+	logs := b.config.PodLogsDir
 	return eviction.NewReclaimer(eviction.ReclaimerOptions{
 		Statuses: b.agent.StatusCache, Ready: b.agent.HasSynced, Measure: b.measurePods, Evict: b.agent.EvictPod,
 		OnEvicted: b.metrics.CountEviction,
 		Levels: []eviction.ReclaimLevel{
-			{Name: "rotated logs", AppliesTo: on(logs), Reclaim: b.removeRotatedLogs},
-			{Name: "dead containers", AppliesTo: on(fs.containers, logs), Reclaim: b.removeDeadContainers},
-			{Name: "unused images", AppliesTo: on(fs.imagesDir), Reclaim: b.removeUnusedImages},
+			{Name: "rotated logs", AppliesTo: func(s pressure.Signal) bool { return fs.SignalCovers(s, logs) }, Reclaim: b.removeRotatedLogs},
+			{Name: "dead containers", AppliesTo: func(s pressure.Signal) bool { return fs.SignalCovers(s, fs.Containers(), logs) }, Reclaim: b.removeDeadContainers},
+			{Name: "unused images", AppliesTo: func(s pressure.Signal) bool { return fs.SignalCovers(s, fs.Images()) }, Reclaim: b.removeUnusedImages},
 		},
 		RecordEvent: func(reason, message string) {
 			if b.cluster != nil {

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
@@ -33,14 +32,12 @@ type host struct {
 	ips               []string
 	addrs             []netip.Addr // parsed form of ips
 	labels            map[string]string
-	capacity          corev1.ResourceList
-	allocatable       corev1.ResourceList
+	resources         node.Resources
 	volumes           *volumes.Volumes
 	cgroups           *cgroups.Cgroups
 	network           *cni.Network
 	networks          *networks.Networks // additional networks
 	resolvConf        node.PodResolvConf
-	resolvConfFile    atomic.Pointer[string] // the file used last; empty: none could be read
 	userNamespaces    *userids.Allocator
 	userNamespacesErr error       // why user namespaces are not available
 	hasPodCIDRs       atomic.Bool // the API server has assigned pod CIDRs to the node
@@ -50,9 +47,11 @@ type host struct {
 func newHost(ctx context.Context, b *berth) (*host, error) {
 	c := b.config
 	h := &host{b: b}
-	if err := h.addresses(); err != nil {
+	var err error
+	if h.addrs, err = node.ConfiguredAddresses(c.NodeIPs); err != nil {
 		return nil, err
 	}
+	h.ips = node.AddressStrings(h.addrs)
 	h.labels = map[string]string{
 		"kubernetes.io/hostname": c.NodeName, "kubernetes.io/os": "linux", "kubernetes.io/arch": goruntime.GOARCH,
 	}
@@ -60,8 +59,7 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 	if err := os.MkdirAll(c.RootDir, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
-	err := h.setCapacity()
-	if err != nil {
+	if h.resources, err = node.ConfiguredResources(c); err != nil {
 		return nil, err
 	}
 	if err := h.makeCgroups(ctx); err != nil {
@@ -79,44 +77,10 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 	return h, h.makeVolumes()
 }
 
-// setCapacity determines capacity and allocatable.
-func (h *host) setCapacity() (err error) {
-	c := h.b.config
-	if h.capacity, err = node.Capacity(c.RootDir, node.MaxPods(c.Pods.Max, c.Pods.PerCore)); err != nil {
-		return err
-	}
-	if err := node.ValidateReserved(withPIDs(h.capacity), c.Reserved.System, c.Reserved.Kube); err != nil {
-		return err
-	}
-	h.allocatable = node.Allocatable(h.capacity, c.Reserved.System, c.Reserved.Kube, c.Eviction.Reserve(h.capacity))
-	return nil
-}
-
-// withPIDs adds the maximum number of processes to a capacity. It can be reserved, and is not part
-// of the Node.
-func withPIDs(capacity corev1.ResourceList) corev1.ResourceList {
-	out := maps.Clone(capacity)
-	if _, most := node.Processes(); most > 0 {
-		out[cgroups.PIDs] = *resource.NewQuantity(most, resource.DecimalSI)
-	}
-	return out
-}
-
 // runtimeHandler returns the runtime handler of a pod; empty: the default one.
 func (h *host) runtimeHandler(pod *corev1.Pod) string {
 	name, _ := criconfig.RuntimeHandler(h.criNode(), pod)
 	return name
-}
-
-func (h *host) addresses() error {
-	var err error
-	if h.addrs = h.b.config.NodeIPs; len(h.addrs) == 0 {
-		h.addrs, err = node.Addresses()
-	}
-	for _, ip := range h.addrs {
-		h.ips = append(h.ips, ip.String())
-	}
-	return err
 }
 
 // makeCgroups selects the configured cgroup driver, the runtime's or, if it is not known yet, the
@@ -130,7 +94,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	}
 	h.cgroups, err = cgroups.New(cgroups.Options{
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
-		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, PodsLimit: h.podsLimit(),
+		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, PodsLimit: h.resources.PodsLimit,
 		ReserveMemory: c.TieredMemoryReservation, MemoryThrottlingFactor: c.MemoryThrottlingFactor,
 	})
 	if err != nil {
@@ -159,21 +123,6 @@ func (h *host) warnCgroupV1(c nodeconfig.Cgroups) {
 			h.b.log.Warn("configuration field has no effect with cgroup v1", "field", field)
 		}
 	}
-}
-
-// podsLimit returns the limit of the cgroup of all pods: the capacity, less the reserved resources if
-// that is enforced. Memory below the eviction threshold can be used until eviction reclaims it.
-// Huge pages are not subtracted, because the kernel accounts them separately.
-func (h *host) podsLimit() corev1.ResourceList {
-	if !h.b.config.Cgroups.EnforcePods {
-		return h.capacity
-	}
-	r := h.b.config.Reserved
-	all := node.Unreserved(withPIDs(h.capacity), r.System, r.Kube)
-	if s, k := r.System[cgroups.PIDs], r.Kube[cgroups.PIDs]; s.IsZero() && k.IsZero() {
-		delete(all, cgroups.PIDs) // the kernel's own limit applies
-	}
-	return all
 }
 
 func (h *host) makeNetwork() (err error) {
@@ -235,7 +184,7 @@ func (h *host) makeVolumes() (err error) {
 		)
 	}
 	h.resolvConf.SetPaths(c.Network.ResolvConf, c.Network.FallbackResolvConf)
-	_ = h.hostResolv() // logs a missing file immediately
+	_ = h.resolvConf.Current(h.b.log) // logs a missing file immediately
 	h.volumes, err = volumes.New(volumes.Options{
 		RootDir: c.RootDir, PodLogsDir: c.PodLogsDir, NodeName: c.NodeName, HostIPs: h.ips, Allocatable: h.Allocatable,
 		Hostname:          func(pod *corev1.Pod) (string, string) { return criconfig.Hostname(h.criNode(), pod) },
@@ -243,27 +192,6 @@ func (h *host) makeVolumes() (err error) {
 		RecursiveReadOnly: h.recursiveReadOnly,
 	})
 	return err
-}
-
-// hostResolv returns the current resolver configuration of the host, which can change while berth
-// is running.
-func (h *host) hostResolv() criconfig.ResolvConf {
-	r, file, err := h.resolvConf.Read()
-	switch last := h.resolvConfFile.Swap(&file); {
-	case err != nil:
-		if last == nil || *last != "" {
-			h.b.log.Warn("host resolver configuration unavailable", "err", err)
-		}
-	case file == h.resolvConf.Fallback.Path && file != "" && (last == nil || *last != file):
-		h.b.log.Info(
-			"host resolver uses a loopback address, pods get the fallback resolver configuration",
-			"servers",
-			r.Nameservers,
-			"file",
-			file,
-		)
-	}
-	return r
 }
 
 // recursiveReadOnly reports whether the pod's runtime handler supports recursive read-only mounts.
@@ -282,7 +210,7 @@ func (h *host) env(
 	sb plan.Sandbox,
 ) (func(string) (string, bool), error) {
 	vars, _, err := criconfig.Env(h.criNode(), pod, c, plan.ContainerConfig{
-		Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.allocatable, Files: h.volumes.EnvFiles(pod, c),
+		Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.resources.Allocatable, Files: h.volumes.EnvFiles(pod, c),
 	})
 	if err != nil {
 		return nil, err
@@ -295,14 +223,15 @@ func (h *host) env(
 }
 
 // Allocatable is the capacity available to pods.
-func (h *host) Allocatable() corev1.ResourceList { return h.allocatable }
+func (h *host) Allocatable() corev1.ResourceList { return h.resources.Allocatable }
 
 // criNode returns the current state of this host for the conversion of pods to CRI requests.
 func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
-		Name: c.NodeName, Capacity: h.capacity, Allocatable: h.allocatable,
-		Standalone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolvConf: h.hostResolv(),
+		Name: c.NodeName, Capacity: h.resources.Capacity, Allocatable: h.resources.Allocatable,
+		Standalone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, ClusterDNS: node.AddressStrings(c.Network.ClusterDNS),
+		HostResolvConf:     h.resolvConf.Current(h.b.log),
 		HostIPs:            h.ips,
 		UserIDs:            h.userIDs,
 		NoBandwidthReason:  h.network.BandwidthUnsupportedReason(),
@@ -315,9 +244,6 @@ func (h *host) criNode() criconfig.Node {
 	}
 	if c.Cgroups.LimitedSwap {
 		n.SwapCapacity = node.SwapTotal()
-	}
-	for _, ip := range c.Network.ClusterDNS {
-		n.ClusterDNS = append(n.ClusterDNS, ip.String())
 	}
 	if st := h.b.runtime.status.Load(); st != nil {
 		n.SupplementalGroupsPolicy = st.SupplementalGroupsPolicy

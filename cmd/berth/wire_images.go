@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/images"
-	"berth/node"
 )
 
 // collectImages runs image garbage collection until ctx ends.
@@ -63,21 +62,8 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 
 // imageSpace returns the available space for image pulls.
 func (b *berth) imageSpace() (images.DiskSpace, bool) {
-	dir := b.imageFSPath.Load()
-	if dir == nil {
-		return images.DiskSpace{}, false
-	}
-	levels, free, err := node.ReadImageLevels(b.config.RootDir, *dir)
-	if err != nil {
-		b.log.Debug("image filesystem unavailable", "err", err)
-		return images.DiskSpace{}, false
-	}
-	reserved, low := b.pressure.Config.PullBudget(levels)
-	s := images.DiskSpace{Free: free, Reserved: uint64(reserved)}
-	if low != nil {
-		s.Pressure = low.String()
-	}
-	return s, true
+	s, known := b.fileSystems.PullBudget(b.pressure.Config)
+	return images.DiskSpace(s), known
 }
 
 // freeSpaceForPull removes unused images until a pull has enough space. Before all desired pods are

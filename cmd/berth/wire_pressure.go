@@ -1,69 +1,50 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/admission"
 	"berth/agent/eviction"
-	"berth/internal/nodeconfig"
 	"berth/node"
 	"berth/node/check"
 	"berth/node/pressure"
 	"berth/nodeapi"
 )
 
-// admissionNode is the node for the admission of pods. Labels and taints are updated from the API server,
-// pressure conditions by the node.
-type admissionNode struct {
-	mu       sync.Mutex
-	node     admission.Node
-	onUpdate func(admission.Node)
-}
-
-func (o *admissionNode) update(f func(*admission.Node)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	f(&o.node)
-	o.onUpdate(o.node)
-}
-
-// setSupplementalGroupsPolicy sets whether the runtime supports supplementalGroupsPolicy. This can change with
-// its version.
-func (o *admissionNode) setSupplementalGroupsPolicy(supported bool) {
-	o.mu.Lock()
-	same := o.node.NoSupplementalGroupsPolicy == !supported
-	o.mu.Unlock()
-	if !same {
-		o.update(func(n *admission.Node) { n.NoSupplementalGroupsPolicy = !supported })
-	}
-}
-
 // newPressure creates the monitoring of eviction signals.
 func (b *berth) newPressure() *eviction.Monitor {
 	b.memoryAlarm = make(chan struct{}, 1)
-	fs := &filesystems{b: b}
-	b.reclaimer = b.newReclaimer(fs)
+	b.fileSystems = b.newFileSystems()
+	b.reclaimer = b.newReclaimer()
 	return eviction.NewMonitor(eviction.MonitorOptions{
-		Config: pressureConfig(b.config), Read: fs.read, Notify: b.memoryAlarm, Log: b.log,
+		Config: node.PressureConfig(b.config), Read: b.fileSystems.ReadSignals, Notify: b.memoryAlarm, Log: b.log,
 		OnObserved: func(v eviction.Observation) { b.metrics.SetPressure(levelsOf(v), conditionsOf(v)) },
 		Reclaim:    b.reclaimer.Reclaim,
 		OnConditionsChanged: func(v eviction.Observation) {
 			if !v.Has(corev1.NodeDiskPressure) {
 				b.diskPressure.Store(false)
 			}
-			b.admissionNode.update(func(n *admission.Node) { n.PressureConditions = v.Conditions() })
+			b.admissionNode.Update(func(n *admission.Node) { n.PressureConditions = v.Conditions() })
 			if b.cluster != nil {
 				b.cluster.registration.Trigger()
 			}
 		},
 	})
+}
+
+// newFileSystems creates the observation of the file systems of the eviction signals.
+func (b *berth) newFileSystems() *node.FileSystems {
+	return &node.FileSystems{
+		RootDir: b.config.RootDir, Pods: b.host.memoryOfPods, Log: b.log,
+		Runtime: func(ctx context.Context) (images, containers string, err error) {
+			d, err := b.runtime.client.ImageFilesystem(ctx)
+			return d.Path, d.ContainersPath, err
+		},
+	}
 }
 
 // watchMemory triggers a measurement when the kernel reports memory pressure.
@@ -78,90 +59,6 @@ func (b *berth) watchMemory(ctx context.Context) {
 		b.log.Info("memory pressure notifications unavailable, polling every 10 s", "err", err)
 	}
 }
-
-// pressureConfig returns the eviction thresholds.
-func pressureConfig(c *nodeconfig.Config) pressure.Config {
-	out := pressure.Config{
-		TransitionPeriod: c.Eviction.PressureTransitionPeriod,
-		WorkingSetOnly:   c.Eviction.WorkingSetOnly,
-	}
-	for _, t := range c.Eviction.Thresholds {
-		p := pressure.Threshold{
-			Signal: pressure.Signal(
-				t.Signal,
-			), Hard: t.Hard, Percent: t.Percent, GracePeriod: t.Grace, MinReclaimPercent: t.MinReclaimPercent,
-		}
-		if t.Quantity != nil {
-			p.Quantity = t.Quantity.Value()
-		}
-		if t.MinReclaim != nil {
-			p.MinReclaim = t.MinReclaim.Value()
-		}
-		out.Thresholds = append(out.Thresholds, p)
-	}
-	isAllocatable := func(t pressure.Threshold) bool { return t.Signal == pressure.AllocatableMemoryAvailable }
-	if !c.Cgroups.EnforcePods || slices.ContainsFunc(out.Thresholds, isAllocatable) {
-		return out
-	}
-	// as upstream: if pods share a limit, the threshold applies to that limit as well
-	for _, t := range out.Thresholds {
-		if t.Signal == pressure.MemoryAvailable && t.Hard {
-			t.Signal = pressure.AllocatableMemoryAvailable
-			out.Thresholds = append(out.Thresholds, t)
-			break
-		}
-	}
-	return out
-}
-
-// filesystems are the file systems of the signals. The runtime is queried periodically for those it uses.
-type filesystems struct {
-	b           *berth
-	images      string
-	layers      string
-	refreshedAt time.Time
-}
-
-const filesystemsMaxAge = 5 * time.Minute
-
-func (p *filesystems) read(ctx context.Context) (pressure.Reading, error) {
-	p.refresh(ctx)
-	return node.ReadSignals(time.Now(), p.sources(p.b.host.memoryOfPods))
-}
-
-// refresh queries the runtime for its file systems, if the last result is too old.
-func (p *filesystems) refresh(ctx context.Context) {
-	if p.images != "" && time.Since(p.refreshedAt) <= filesystemsMaxAge {
-		return
-	}
-	if d, err := p.b.runtime.client.ImageFilesystem(ctx); err == nil {
-		p.images, p.layers, p.refreshedAt = d.Path, d.ContainersPath, time.Now()
-		p.b.imageFSPath.Store(&d.Path)
-	}
-}
-
-func (p *filesystems) sources(pods func() node.PodsMemory) node.SignalSources {
-	return node.SignalSources{Nodefs: p.b.config.RootDir, Images: p.images, Containers: p.layers, Pods: pods}
-}
-
-// pathOf returns the directory of a signal; empty: not a disk signal, or unknown.
-func (p *filesystems) pathOf(s pressure.Signal) string {
-	switch s {
-	case pressure.NodefsAvailable, pressure.NodefsInodesFree:
-		return p.b.config.RootDir
-	case pressure.ImagefsAvailable, pressure.ImagefsInodesFree:
-		return p.images
-	case pressure.ContainerfsAvailable, pressure.ContainerfsInodesFree:
-		return p.containers()
-	case pressure.MemoryAvailable, pressure.AllocatableMemoryAvailable, pressure.PIDAvailable:
-	}
-	return ""
-}
-
-func (p *filesystems) imagesDir() string { return p.images }
-
-// containers is the directory of the writable layers.
-func (p *filesystems) containers() string { return cmp.Or(p.layers, p.images) }
 
 func (h *host) memoryOfPods() node.PodsMemory {
 	t := h.cgroups.PodsMemory()

@@ -108,7 +108,7 @@ func (r *runtime) watch(ctx context.Context) error {
 			}
 			r.connectionError.Store(nil)
 			r.status.Store(&st)
-			r.b.admissionNode.setSupplementalGroupsPolicy(st.SupplementalGroupsPolicy)
+			r.b.admissionNode.SetSupplementalGroupsPolicy(st.SupplementalGroupsPolicy)
 			if !st.Ready || !st.NetworkReady || time.Since(changed) < cniReloadTime {
 				wait = statusFastPeriod
 			}

@@ -135,7 +135,7 @@ func assignedPods(records map[types.UID]checkpoint.Record) (out []sourceapi.Prev
 func (j *cluster) nodeUpdated(n *corev1.Node) {
 	if !maps.Equal(j.labels, n.Labels) || !equality.Semantic.DeepEqual(j.taints, n.Spec.Taints) {
 		j.labels, j.taints = n.Labels, n.Spec.Taints
-		j.b.admissionNode.update(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
+		j.b.admissionNode.Update(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
 	}
 	j.networkUnavailable = networkUnavailableByBerth(n)
 	if j.b.config.Network.PodCIDRsFromNode && !slices.Equal(j.podCIDRs, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
@@ -160,7 +160,7 @@ func (j *cluster) facts(ctx context.Context) registration.Facts {
 	f := registration.Facts{
 		Labels: b.host.labels, System: node.SystemInfo(),
 		Capacity: withDevices(
-			b.host.capacity,
+			b.host.resources.Capacity,
 			resources.Capacity,
 		), Allocatable: withDevices(b.host.Allocatable(), resources.Allocatable),
 		Addresses: []corev1.NodeAddress{},

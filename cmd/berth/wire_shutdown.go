@@ -36,7 +36,7 @@ func (b *berth) shutdownGroups() []nodeshutdown.Group {
 
 // shutdownStarted stops the admission of pods and updates the node status.
 func (b *berth) shutdownStarted() {
-	b.admissionNode.update(func(n *admission.Node) { n.ShuttingDown = true })
+	b.admissionNode.Update(func(n *admission.Node) { n.ShuttingDown = true })
 	if b.cluster != nil {
 		b.cluster.registration.Trigger()
 	}
@@ -45,7 +45,7 @@ func (b *berth) shutdownStarted() {
 // shutdownCanceled resumes the admission of pods.
 func (b *berth) shutdownCanceled() {
 	b.drain.Cancel()
-	b.admissionNode.update(func(n *admission.Node) { n.ShuttingDown = false })
+	b.admissionNode.Update(func(n *admission.Node) { n.ShuttingDown = false })
 	if b.cluster != nil {
 		b.cluster.registration.Trigger()
 	}

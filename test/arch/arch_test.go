@@ -59,7 +59,9 @@ var allowedImports = map[string][]string{
 	"node/devices":       {"agent/plan", "podspec"},
 	"internal/exits":     {},
 	"probes":             {"agent/plan", "podspec"},
-	"node":               {"agent/plan", "cri/criconfig", "node/pressure", "podspec"},
+	"node": {
+		"agent/plan", "cri/criconfig", "internal/nodeconfig", "node/cgroups", "node/pressure", "podspec",
+	},
 	"node/stats": {
 		"agent/eviction", "agent/plan", "agent/status", "cri", "node", "node/cgroups", "node/pressure",
 		"nodeapi", "nodeapi/server", "volumes",

@@ -1,57 +1,18 @@
-package main
+package node
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"log/slog"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/cri"
-	"berth/cri/crifake"
-	"berth/internal/nodeconfig"
-	"berth/node"
 	"berth/node/pressure"
 )
-
-func TestEvictionThresholdsFromConfiguration(t *testing.T) {
-	t.Parallel()
-	const kubelet, own = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: " +
-		"KubeletConfiguration\n", "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"
-	for _, row := range []struct{ config, want string }{
-		{kubelet + "evictionHard: {memory.available: 100Mi, nodefs.available: 10%}",
-			"[{memory.available true 104857600 0 0s 0 0} {nodefs.available true 0 10 0s 0 0} " +
-				"{allocatableMemory.available true 104857600 0 0s 0 0}] 5m0s false"},
-		{
-			kubelet + "evictionHard: {memory.available: 100Mi}\nenforceNodeAllocatable: [none]",
-			"[{memory.available true 104857600 0 0s 0 0}] 5m0s false",
-		},
-		{kubelet + "evictionHard: {memory.available: 1Gi, allocatableMemory.available: " +
-			"1Mi}\nevictionPressureTransitionPeriod: 30s\n" + own + "memoryPressureSources: workingSet",
-			"[{allocatableMemory.available true 1048576 0 0s 0 0} {memory.available true 1073741824 0 0s 0 " +
-				"0}] 30s true"},
-		{kubelet + "evictionHard: {}\nevictionSoft: {pid.available: 5%}\nevictionSoftGracePeriod: {pid.available: " +
-			"90s}\nevictionMinimumReclaim: {pid.available: \"10\"}",
-			"[{pid.available false 0 5 1m30s 10 0}] 5m0s false"},
-	} {
-		file := filepath.Join(t.TempDir(), "node.yaml")
-		if err := os.WriteFile(file, []byte(row.config), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		c, _, err := nodeconfig.Load(&nodeconfig.Flags{Config: file, HostnameOverride: "n"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := pressureConfig(c)
-		if got := fmt.Sprint(p.Thresholds, p.TransitionPeriod, p.WorkingSetOnly); got != row.want {
-			t.Errorf("%s\ngot  %s\nwant %s", row.config, got, row.want)
-		}
-	}
-}
 
 // TestContainerfsLayouts covers writable layers on the image file system (as containerd does), on
 // nodefs (as CRI-O can do) and on a third file system. The containerfs signals are read there with the
@@ -97,15 +58,10 @@ func TestContainerfsLayouts(t *testing.T) {
 			"[containerfs.available nodefs.available]", 100, 1,
 		},
 	} {
-		fake := crifake.New(crifake.Options{ImageFilesystem: images, ContainerFilesystem: row.containers})
-		client, err := cri.Dial(t.Context(), cri.Options{Conn: fake.Conn()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		fs := &filesystems{b: &berth{config: &nodeconfig.Config{RootDir: volumes}, runtime: &runtime{client: client}}}
-		fs.refresh(t.Context())
-		r, err := node.ReadSignals(time.Now(), fs.sources(nil))
-		fake.Close()
+		fs := &FileSystems{RootDir: volumes, Runtime: func(context.Context) (string, string, error) {
+			return images, row.containers, nil
+		}}
+		r, err := fs.ReadSignals(t.Context())
 		if err != nil || r.Layout != row.layout {
 			t.Errorf("%s: %+v, want %+v: %v", row.name, r.Layout, row.layout, err)
 		}
@@ -131,9 +87,36 @@ func TestContainerfsLayouts(t *testing.T) {
 			t.Errorf("%s: usage %d on nodefs, %d on containerfs", row.name, n, c)
 		}
 		for _, s := range []pressure.Signal{pressure.ContainerfsAvailable, pressure.ContainerfsInodesFree} {
-			if dir := fs.pathOf(s); !node.SameFileSystem(dir, cmp.Or(row.containers, images)) {
+			if dir := fs.pathOf(s); !SameFileSystem(dir, cmp.Or(row.containers, images)) {
 				t.Errorf("%s: %s is read at %s", row.name, s, dir)
 			}
+			if !fs.SignalCovers(s, "", fs.Containers()) || fs.SignalCovers(s, "") || fs.SignalCovers(s, "/proc") {
+				t.Errorf("%s: wrong directories are covered by %s", row.name, s)
+			}
 		}
+	}
+}
+
+func TestPullBudgetOfFileSystems(t *testing.T) {
+	t.Parallel()
+	dir, failed := t.TempDir(), errors.New("runtime is down")
+	fs := &FileSystems{
+		RootDir: dir, Log: slog.New(slog.DiscardHandler),
+		Runtime: func(context.Context) (string, string, error) { return dir, "", failed },
+	}
+	fs.refresh(t.Context())
+	if b, known := fs.PullBudget(pressure.Config{}); known {
+		t.Errorf("unknown file system: got %+v", b)
+	}
+	failed = nil
+	fs.refresh(t.Context())
+	if b, known := fs.PullBudget(pressure.Config{}); !known || b.Free == 0 || b.Pressure != "" {
+		t.Errorf("without thresholds: got %+v, %t", b, known)
+	}
+	always := pressure.Config{Thresholds: []pressure.Threshold{
+		{Signal: pressure.ImagefsAvailable, Hard: true, Percent: 100},
+	}}
+	if b, known := fs.PullBudget(always); !known || b.Pressure == "" {
+		t.Errorf("under pressure: got %+v, %t", b, known)
 	}
 }
