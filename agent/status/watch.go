@@ -96,6 +96,16 @@ func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) 
 	return plan.Container{}, fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
 }
 
+// RunningInstance returns the newest instance of a container. The error is meant for the user: there
+// is none, or it does not run.
+func (s *Snapshot) RunningInstance(name string) (plan.Container, error) {
+	k, err := s.Instance(name, false)
+	if err == nil && k.State != plan.Running {
+		err = fmt.Errorf("container %q is %s, not running", name, k.State)
+	}
+	return k, err
+}
+
 // waiting describes in the words of kubectl logs what a container that has never run waits for.
 func (s *Snapshot) waiting(name string) string {
 	for _, c := range slices.Concat(s.Status.InitContainerStatuses, s.Status.ContainerStatuses,
@@ -161,7 +171,7 @@ func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
 // NetworkSandbox returns the ID of the sandbox with the network of the pod, or "" for a pod in the
 // host network. The error is meant for the user.
 func (s *Snapshot) NetworkSandbox() (sandbox string, err error) {
-	if len(s.Observed.Sandboxes) == 0 || !s.Observed.Sandboxes[0].Ready {
+	if !s.sandboxReady() {
 		return "", fmt.Errorf("pod %q has no network: its phase is %s", s.Pod.Namespace+"/"+s.Pod.Name, s.Status.Phase)
 	}
 	if s.Pod.Spec.HostNetwork {
