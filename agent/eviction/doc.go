@@ -8,5 +8,5 @@
 // evicted.
 //
 // Goroutines: LocalStorageEnforcer.Run and Monitor.Run run on goroutines of their caller.
-// DiskMeter.Measure starts up to four goroutines and waits for them.
+// PodMeter.Measure starts up to four goroutines and waits for them.
 package eviction

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/node/pressure"
+	"berth/nodeapi"
 )
 
 // MonitorOptions configures a Monitor. Every field is required unless stated otherwise.
@@ -140,4 +141,32 @@ func (p *Monitor) reportChanges(was *Observation, v Observation) {
 func (p *Monitor) HasCondition(of corev1.NodeConditionType) bool {
 	v := p.latest.Load()
 	return v != nil && v.Has(of)
+}
+
+// Warnings returns the pressure conditions of the node as warnings for users.
+func (p *Monitor) Warnings() (out []nodeapi.Warning) {
+	if v := p.latest.Load(); v != nil {
+		for _, x := range v.Pressures {
+			out = append(out, nodeapi.Warning{Object: "node", Field: string(x.Condition), Message: x.Message()})
+		}
+	}
+	return out
+}
+
+// AvailableAmounts returns the available amount of each signal, by its name.
+func (v Observation) AvailableAmounts() map[string]int64 {
+	out := make(map[string]int64, len(v.Levels))
+	for s, l := range v.Levels {
+		out[string(s)] = l.Available
+	}
+	return out
+}
+
+// ConditionStates returns whether the node has each pressure condition, by its name.
+func (v Observation) ConditionStates() map[string]bool {
+	out := map[string]bool{}
+	for _, c := range pressure.NodeConditions {
+		out[string(c)] = v.Has(c)
+	}
+	return out
 }

@@ -21,6 +21,7 @@ import (
 	"berth/agent/allocator"
 	"berth/agent/checkpoint"
 	"berth/agent/eviction"
+	"berth/agent/podlogs"
 	"berth/agent/shutdown"
 	"berth/agent/source"
 	"berth/agent/status/events"
@@ -77,6 +78,7 @@ type berth struct {
 	probes                *probes.Manager
 	execs                 *exectracker.Tracker
 	agent                 *agent.Agent
+	podLogs               *podlogs.Logs
 	devices               *devices.Manager
 	admissionNode         *allocator.NodeState
 	stats                 *stats.Collector
@@ -166,6 +168,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.startedDuringShutdown = b.shuttingDown(ctx)
 	b.agent = newAgent(b, records)
 	b.admissionNode = allocator.NewNodeState(b.initialNode(), b.agent.SetNode)
+	b.podLogs = b.newPodLogs()
 	b.stats = b.newStats()
 	b.limits = b.newLimits()
 	b.pressure = b.newPressure()

@@ -81,11 +81,7 @@ func (b *berth) find(ctx context.Context, namespace, name string) (*status.Snaps
 
 func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 	b.agent.WaitForSync(ctx, syncTimeout)
-	list := &corev1.PodList{}
-	for _, s := range b.agent.StatusCache.List() {
-		list.Items = append(list.Items, *b.host.withNetworks(s.Object()))
-	}
-	return list, nil
+	return b.agent.StatusCache.Objects(b.host.withNetworks), nil
 }
 
 func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error) error {
@@ -104,7 +100,7 @@ func (b *berth) node() explain.Node {
 
 func (b *berth) nodeSummary(context.Context) (nodeapi.NodeSummary, error) {
 	s := b.node().Summary()
-	s.Warnings = append(s.Warnings, b.pressureWarnings()...)
+	s.Warnings = append(s.Warnings, b.pressure.Warnings()...)
 	return s, nil
 }
 

@@ -28,8 +28,10 @@ func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
 	}
 	add := check.Adder(&r)
 	add("local store", false, err, b.config.StateDir, check.StoreRemedy)
-	b.checkPressure(add)
-	b.checkDevices(add)
+	if v := b.pressure.Latest(); v != nil {
+		check.Pressure(add, b.pressure.Config, v.Reading, v.Evaluation)
+	}
+	check.Devices(add, b.devices.RegistrationError(), b.devices.Stats())
 	if j := b.cluster; j != nil {
 		(&check.Server{Config: b.config, Identity: j.identity, Serving: j.serving, Now: time.Now()}).Check(ctx, add)
 	}

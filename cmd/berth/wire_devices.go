@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"path/filepath"
 
@@ -11,10 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/admission"
-	"berth/agent"
 	"berth/agent/checkpoint"
 	"berth/node"
-	"berth/node/check"
 	"berth/node/devices"
 )
 
@@ -54,9 +50,7 @@ func mayHoldDevices(records map[types.UID]checkpoint.Record) func(types.UID) boo
 func (b *berth) devicesChanged() {
 	capacity := b.devices.NodeResources().AdmissionCapacity
 	b.admissionNode.Update(func(n *admission.Node) { n.Allocatable = withDevices(b.host.Allocatable(), capacity) })
-	for _, f := range b.devices.Stats() {
-		b.metrics.SetDevices(f.Resource, f.Listed, f.Healthy, f.Allocated)
-	}
+	b.devices.ReportStats(b.metrics.SetDevices)
 	b.agent.SyncAllPods()
 	if b.cluster != nil {
 		b.cluster.registration.Trigger()
@@ -68,38 +62,6 @@ func withDevices(host, extended corev1.ResourceList) corev1.ResourceList {
 	out := maps.Clone(host)
 	maps.Copy(out, extended)
 	return out
-}
-
-// restoreDevices restores the allocations of running containers.
-func (b *berth) restoreDevices(uid types.UID, pod agent.RuntimePod) {
-	for _, k := range pod.Containers {
-		if k.Live() && len(k.Devices) > 0 {
-			b.devices.RestoreAllocation(uid, k.Name, k.Kind, k.Devices)
-		}
-	}
-}
-
-// checkDevices adds an item for every registered resource.
-func (b *berth) checkDevices(add check.AddFunc) {
-	if err := b.devices.RegistrationError(); err != nil {
-		add("device plugins", false, err, "", "check the socket directory: no device plugin can register")
-	}
-	for _, f := range b.devices.Stats() {
-		var err error
-		switch {
-		case !f.Connected:
-			err = errors.New("device plugin is not running")
-		case f.Healthy < f.Listed:
-			err = fmt.Errorf("%d of %d devices are unhealthy", f.Listed-f.Healthy, f.Listed)
-		}
-		add(
-			"devices "+f.Resource,
-			false,
-			err,
-			fmt.Sprintf("%d devices, %d healthy, %d allocated", f.Listed, f.Healthy, f.Allocated),
-			"see the log of the device plugin: pods that request such a device have to wait",
-		)
-	}
 }
 
 // runDevices serves device plugins until ctx ends.

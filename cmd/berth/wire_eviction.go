@@ -7,10 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/eviction"
-	"berth/agent/plan"
-	"berth/agent/status"
-	"berth/cri/crilog"
 	"berth/node/pressure"
+	"berth/nodeapi"
 )
 
 // newLimits creates the eviction of pods that exceed their ephemeral storage limits.
@@ -23,12 +21,19 @@ func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 	})
 }
 
+// podMeter creates the measurement of pods for the eviction ranking.
+func (b *berth) podMeter() *eviction.PodMeter {
+	return &eviction.PodMeter{
+		NewMeasurement: b.stats.Disk, LastUsage: b.limits.LastUsage, Memory: b.stats.Memory, Log: b.log,
+	}
+}
+
 // newReclaimer creates the reclaim of memory, disk and process IDs under node pressure.
 func (b *berth) newReclaimer() *eviction.Reclaimer {
 	fs := b.fileSystems
 	logs := b.config.PodLogsDir
 	return eviction.NewReclaimer(eviction.ReclaimerOptions{
-		Statuses: b.agent.StatusCache, Ready: b.agent.HasSynced, Measure: b.measurePods, Evict: b.agent.EvictPod,
+		Statuses: b.agent.StatusCache, Ready: b.agent.HasSynced, Measure: b.podMeter().Measure, Evict: b.agent.EvictPod,
 		OnEvicted: b.metrics.CountEviction,
 		Levels: []eviction.ReclaimLevel{
 			{Name: "rotated logs", AppliesTo: func(s pressure.Signal) bool { return fs.SignalCovers(s, logs) }, Reclaim: b.removeRotatedLogs},
@@ -44,17 +49,8 @@ func (b *berth) newReclaimer() *eviction.Reclaimer {
 	})
 }
 
-// removeRotatedLogs deletes the rotated logs of all containers.
 func (b *berth) removeRotatedLogs(context.Context, func() bool) error {
-	var errs []error
-	for _, s := range b.agent.StatusCache.List() {
-		for _, k := range s.Observed.Containers {
-			if k.LogPath != "" {
-				errs = append(errs, crilog.RemoveRotated(k.LogPath))
-			}
-		}
-	}
-	return errors.Join(errs...)
+	return b.podLogs.RemoveRotated()
 }
 
 // removeDeadContainers makes the workers remove terminated containers, and then removes
@@ -78,21 +74,8 @@ func (b *berth) removeUnusedImages(ctx context.Context, enough func() bool) erro
 	return err
 }
 
-// measurePods measures the usage of pods for a signal.
-func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*status.Snapshot) []pressure.Candidate {
-	if of.Condition() == corev1.NodeDiskPressure {
-		d := eviction.DiskMeter{NewMeasurement: b.stats.Disk, LastUsage: b.limits.LastUsage, Log: b.log}
-		return d.Measure(ctx, pods)
-	}
-	out := make([]pressure.Candidate, 0, len(pods))
-	for _, s := range pods {
-		c := pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Resources.Allocated)}
-		var err error
-		if c.Usage, err = b.stats.Memory(ctx, s); err != nil {
-			b.log.Warn("pod usage measurement failed", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "err", err)
-		}
-		c.Measured = err == nil
-		out = append(out, c)
-	}
-	return out
+// evictionOrder returns the current eviction order.
+func (b *berth) evictionOrder(ctx context.Context, signal string) (nodeapi.EvictionPreview, error) {
+	b.agent.WaitForSync(ctx, syncTimeout)
+	return b.reclaimer.Preview(ctx, b.pressure.Config, b.pressure.Latest(), signal)
 }

@@ -19,12 +19,9 @@ func (b *berth) running(ctx context.Context, namespace, name, container string) 
 	if err != nil {
 		return plan.Container{}, err
 	}
-	k, err := s.Instance(container, false)
+	k, err := s.RunningInstance(container)
 	if err != nil {
 		return k, badRequest("%s", err)
-	}
-	if k.State != plan.Running {
-		return k, badRequest("container %q is %s, not running", container, k.State)
 	}
 	return k, nil
 }

@@ -56,7 +56,7 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 		MaxAge: c.MaximumGCAge,
 		KeepNames: b.runtime.sandboxImage(
 			ctx,
-		), Interval: c.GCPeriod, KeepPreloaded: true, Pinned: b.offline.Pinned, InUse: b.imagesInUse,
+		), Interval: c.GCPeriod, KeepPreloaded: true, Pinned: b.offline.Pinned, InUse: b.agent.StatusCache.ImagesInUse,
 	}
 }
 
@@ -76,19 +76,4 @@ func (b *berth) freeSpaceForPull(ctx context.Context, enough func() bool) {
 	if ctx.Err() == nil {
 		b.imagesCollected(c, err)
 	}
-}
-
-// imagesInUse returns the images of all pods by name, ID and digest.
-func (b *berth) imagesInUse() map[string]bool {
-	use := map[string]bool{}
-	for _, s := range b.agent.StatusCache.List() {
-		for _, k := range s.Observed.Containers {
-			use[k.Image], use[k.ImageID] = true, true
-		}
-		for name, img := range s.Observed.Images {
-			use[name], use[img.ID], use[img.Ref] = true, true, true
-		}
-	}
-	delete(use, "")
-	return use
 }

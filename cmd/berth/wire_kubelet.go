@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,7 @@ import (
 	"berth/agent/plan"
 	"berth/agent/status"
 	"berth/cri"
+	"berth/node/stats"
 	"berth/nodeapi"
 	"berth/nodeapi/server"
 	"berth/podspec"
@@ -43,20 +45,7 @@ func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*status.Snap
 // runningPods returns the running pods with the names and images of their containers.
 func (b *berth) runningPods(ctx context.Context) (*corev1.PodList, error) {
 	b.agent.WaitForSync(ctx, syncTimeout)
-	list := &corev1.PodList{}
-	for _, s := range b.agent.StatusCache.List() {
-		pod := corev1.Pod{}
-		pod.Namespace, pod.Name, pod.UID = s.Pod.Namespace, s.Pod.Name, s.Pod.UID
-		for _, k := range s.Observed.Containers {
-			if k.State == plan.Running {
-				pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: k.Name, Image: k.Image})
-			}
-		}
-		if len(pod.Spec.Containers) > 0 || len(s.Observed.Sandboxes) > 0 && s.Observed.Sandboxes[0].Ready {
-			list.Items = append(list.Items, pod)
-		}
-	}
-	return list, nil
+	return b.agent.StatusCache.RunningPods(), nil
 }
 
 func (b *berth) kubeletLogs(ctx context.Context, req server.LogRequest, stdout, stderr io.Writer) error {
@@ -71,30 +60,23 @@ func (b *berth) kubeletLogs(ctx context.Context, req server.LogRequest, stdout, 
 	if err != nil {
 		return badRequest("%s", err)
 	}
-	return b.writeLog(
-		ctx,
-		s,
-		k,
-		req.LogRequest,
-		false,
-		stdout,
-		stderr,
-	) // stops with the container instance, like the kubelet
+	// stops with the container instance, like the kubelet
+	return b.podLogs.Write(ctx, s.Pod.UID, k, logOptions(req.LogRequest, stdout, stderr), false)
 }
 
 // kubeletRunning returns the running instance of a container.
-func (b *berth) kubeletRunning(ctx context.Context, req server.StreamRequest) (*status.Snapshot, plan.Container,
-	error) {
-	s, err := b.kubeletPod(ctx, req.PodRef)
-	if err != nil {
-		return nil, plan.Container{}, err
+func (b *berth) kubeletRunning(
+	ctx context.Context,
+	req server.StreamRequest,
+) (s *status.Snapshot, k plan.Container, err error) {
+	if s, err = b.kubeletPod(ctx, req.PodRef); err != nil {
+		return nil, k, err
 	}
-	k, err := s.Instance(req.Container, false)
-	switch {
-	case podspec.FindContainer(s.Pod, req.Container) == nil, err != nil:
+	if _, err := s.Instance(req.Container, false); err != nil || podspec.FindContainer(s.Pod, req.Container) == nil {
 		return nil, k, notFound("container not found (%q)", req.Container)
-	case k.State != plan.Running:
-		return nil, k, badRequest("container %q is %s, not running", req.Container, k.State)
+	}
+	if k, err = s.RunningInstance(req.Container); err != nil {
+		return nil, k, badRequest("%s", err)
 	}
 	return s, k, nil
 }
@@ -142,4 +124,25 @@ func (b *berth) kubeletDial(ctx context.Context, ref server.PodRef, port uint16)
 		return nil, err
 	}
 	return b.dialLocal(ctx, s, port)
+}
+
+// newStats creates the collector of resource usage.
+func (b *berth) newStats() *stats.Collector {
+	return &stats.Collector{
+		Cgroups: b.host.cgroups, Volumes: b.host.volumes, Runtime: b.runtime.client,
+		Pods:     func() []*status.Snapshot { return b.agent.StatusCache.List() },
+		NodeName: b.config.NodeName, RootDir: b.config.RootDir, CPUs: int(b.host.resources.Capacity.Cpu().Value()), Log: b.log,
+	}
+}
+
+// nodeStats measures the usage of the node and its pods for the kubelet HTTP API.
+func (b *berth) nodeStats(ctx context.Context, disks bool) (server.Stats, error) {
+	b.agent.WaitForSync(ctx, syncTimeout)
+	return b.stats.Stats(ctx, disks)
+}
+
+// top measures the usage of pods for the local API.
+func (b *berth) top(ctx context.Context, filter nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
+	b.agent.WaitForSync(ctx, syncTimeout)
+	return b.stats.Top(ctx, filter, window)
 }

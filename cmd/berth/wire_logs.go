@@ -2,18 +2,21 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
-	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
-	"berth/agent/plan"
-	"berth/agent/status"
+	"berth/agent/podlogs"
 	"berth/cri/crilog"
 	"berth/nodeapi"
 )
+
+// newPodLogs connects the logs of containers to the pods.
+func (b *berth) newPodLogs() *podlogs.Logs {
+	return &podlogs.Logs{
+		Statuses: b.agent.StatusCache, Ready: b.agent.HasSynced, Log: b.log,
+		SandboxUIDs: b.runtime.client.SandboxUIDs, Reopen: b.runtime.client.ReopenLog,
+	}
+}
 
 // rotateLogs rotates the logs of running containers until ctx ends.
 func (b *berth) rotateLogs(ctx context.Context) {
@@ -23,7 +26,7 @@ func (b *berth) rotateLogs(ctx context.Context) {
 	r := &crilog.Rotator{
 		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, Workers: c.MaxWorkers, CompressDelay: time.Second,
 		Interval: c.MonitorInterval,
-		Now:      time.Now, Logs: b.runningLogs, Changed: changed, OnRotated: b.metrics.CountLogRotations,
+		Now:      time.Now, Logs: b.podLogs.Running, Changed: changed, OnRotated: b.metrics.CountLogRotations,
 	}
 	growth, err := crilog.NewInotifyWatcher()
 	if err != nil {
@@ -35,70 +38,14 @@ func (b *berth) rotateLogs(ctx context.Context) {
 	r.Run(ctx)
 }
 
-func (b *berth) runningLogs() (logs []crilog.Log) {
-	for _, s := range b.agent.StatusCache.List() {
-		for _, k := range s.Observed.Containers {
-			if k.State != plan.Running || k.LogPath == "" {
-				continue
-			}
-			uid := s.Pod.UID
-			logs = append(logs, crilog.Log{
-				Path: k.LogPath,
-				// A started rotation is completed. The call has its own timeout.
-				Reopen: func() error { return b.runtime.client.ReopenLog(context.Background(), k.ID) },
-				OnError: func(err error) {
-					if b.agent.StatusCache.IsLive(uid, k.ID) {
-						b.log.Warn(
-							"container log rotation failed",
-							"containerName",
-							k.Name,
-							"containerID",
-							k.ID,
-							"err",
-							err,
-						)
-					}
-				},
-			})
-		}
-	}
-	return logs
-}
-
 // logCollector returns the garbage collection of orphaned logs, which runs once a minute as
 // upstream.
 func (b *berth) logCollector() *crilog.Collector {
 	return &crilog.Collector{
 		PodLogsDir: b.config.PodLogsDir, LinkDir: logLinks, Interval: time.Minute,
 		MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
-		Owners: b.logOwners, Now: time.Now, OnCollected: b.logsCollected,
+		Owners: b.podLogs.Owners, Now: time.Now, OnCollected: b.logsCollected,
 	}
-}
-
-// logOwners returns the owners of all logs in use. Before all desired pods are known, it returns an
-// error.
-func (b *berth) logOwners(ctx context.Context) (crilog.Owners, error) {
-	if !b.agent.HasSynced() {
-		return crilog.Owners{}, errors.New("not all desired pods are known yet")
-	}
-	uids, err := b.runtime.client.SandboxUIDs(ctx)
-	if err != nil {
-		return crilog.Owners{}, err
-	}
-	owners := crilog.Owners{Pods: uids, Logs: map[string]map[string]bool{}}
-	for _, s := range b.agent.StatusCache.List() {
-		uid := string(s.Pod.UID)
-		owners.Pods[uid] = true
-		if s.Syncs == 0 { // not observed yet
-			continue
-		}
-		logs := map[string]bool{}
-		for _, k := range s.Observed.Containers {
-			logs[k.LogPath] = true
-		}
-		owners.Logs[uid] = logs
-	}
-	return owners, nil
 }
 
 func (b *berth) logsCollected(g crilog.Collected, err error) {
@@ -123,21 +70,12 @@ func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr
 	if err != nil {
 		return badRequest("%s", err)
 	}
-	return b.writeLog(ctx, s, k, req, !req.Previous, stdout, stderr)
+	return b.podLogs.Write(ctx, s.Pod.UID, k, logOptions(req, stdout, stderr), !req.Previous)
 }
 
-// writeLog writes the log of a container instance and, if req.Follow and laterRuns are set, the logs of
-// later instances.
-func (b *berth) writeLog(
-	ctx context.Context,
-	s *status.Snapshot,
-	k plan.Container,
-	req nodeapi.LogRequest,
-	laterRuns bool,
-	stdout, stderr io.Writer,
-) error {
+func logOptions(req nodeapi.LogRequest, stdout, stderr io.Writer) crilog.Options {
 	o := crilog.Options{
-		Path: k.LogPath, Follow: req.Follow, Tail: req.Tail, Since: req.SinceTime, Timestamps: req.Timestamps,
+		Follow: req.Follow, Tail: req.Tail, Since: req.SinceTime, Timestamps: req.Timestamps,
 		Stdout: stdout, Stderr: stderr,
 	}
 	if req.Since > 0 {
@@ -146,41 +84,5 @@ func (b *berth) writeLog(
 	if req.LimitBytes != nil {
 		o.LimitBytes = *req.LimitBytes
 	}
-	if !req.Follow {
-		return crilog.Read(ctx, o)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var watches sync.WaitGroup
-	defer watches.Wait()
-	defer cancel()
-	o.Done = b.terminated(ctx, &watches, s.Pod.UID, k.ID)
-	if laterRuns {
-		o.NextRun = func(ctx context.Context) (string, <-chan struct{}, bool) {
-			next, more := b.agent.StatusCache.WaitForNextRun(ctx, s.Pod.UID, k)
-			if !more {
-				return "", nil, false
-			}
-			k = next
-			return k.LogPath, b.terminated(ctx, &watches, s.Pod.UID, k.ID), true
-		}
-	}
-	return crilog.Read(ctx, o)
-}
-
-// terminated returns a channel that is closed when a container has terminated or is unknown.
-func (b *berth) terminated(ctx context.Context, watches *sync.WaitGroup, uid types.UID, id string) <-chan struct{} {
-	done := make(chan struct{})
-	changed, stop := b.agent.StatusCache.Subscribe()
-	watches.Go(func() {
-		defer stop()
-		defer close(done)
-		for b.agent.StatusCache.IsLive(uid, id) {
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	return done
+	return o
 }

@@ -2,17 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/admission"
 	"berth/agent/eviction"
 	"berth/node"
-	"berth/node/check"
-	"berth/node/pressure"
-	"berth/nodeapi"
 )
 
 // newPressure creates the monitoring of eviction signals.
@@ -22,7 +17,7 @@ func (b *berth) newPressure() *eviction.Monitor {
 	b.reclaimer = b.newReclaimer()
 	return eviction.NewMonitor(eviction.MonitorOptions{
 		Config: node.PressureConfig(b.config), Read: b.fileSystems.ReadSignals, Notify: b.memoryAlarm, Log: b.log,
-		OnObserved: func(v eviction.Observation) { b.metrics.SetPressure(levelsOf(v), conditionsOf(v)) },
+		OnObserved: func(v eviction.Observation) { b.metrics.SetPressure(v.AvailableAmounts(), v.ConditionStates()) },
 		Reclaim:    b.reclaimer.Reclaim,
 		OnConditionsChanged: func(v eviction.Observation) {
 			if !v.Has(corev1.NodeDiskPressure) {
@@ -73,53 +68,3 @@ func (h *host) memoryOfPods() node.PodsMemory {
 	}
 	return m
 }
-
-func levelsOf(v eviction.Observation) map[string]int64 {
-	out := make(map[string]int64, len(v.Levels))
-	for s, l := range v.Levels {
-		out[string(s)] = l.Available
-	}
-	return out
-}
-
-// pressureConditions are the pressure conditions in upstream's order.
-var pressureConditions = []corev1.NodeConditionType{
-	corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
-}
-
-func conditionsOf(v eviction.Observation) map[string]bool {
-	out := map[string]bool{}
-	for _, c := range pressureConditions {
-		out[string(c)] = v.Has(c)
-	}
-	return out
-}
-
-// pressureWarnings describes the active pressure conditions.
-func (b *berth) pressureWarnings() (out []nodeapi.Warning) {
-	if v := b.pressure.Latest(); v != nil {
-		for _, p := range v.Pressures {
-			out = append(out, nodeapi.Warning{Object: "node", Field: string(p.Condition), Message: p.Message()})
-		}
-	}
-	return out
-}
-
-// checkPressure adds the pressure conditions with their values.
-func (b *berth) checkPressure(add check.AddFunc) {
-	v := b.pressure.Latest()
-	if v == nil {
-		return
-	}
-	for _, c := range pressureConditions {
-		i := slices.IndexFunc(v.Pressures, func(p pressure.Pressure) bool { return p.Condition == c })
-		if i >= 0 {
-			add(string(c), false, errors.New(v.Pressures[i].Message()), "", pressureRemedy)
-			continue
-		}
-		add(string(c), false, nil, b.pressure.Config.AvailabilityMessage(c, v.Reading), "")
-	}
-}
-
-const pressureRemedy = "free resources or add capacity: until then new pods are rejected or have to wait, and " +
-	"pods are evicted"

@@ -201,7 +201,7 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.RuntimePod, err
 			return nil, err
 		}
 		out[uid] = agent.RuntimePod{Pod: meta.Restore(), Sandboxes: full.Sandboxes, Containers: full.Containers}
-		r.b.restoreDevices(uid, out[uid])
+		r.b.devices.RestoreAllocations(uid, full.Containers)
 		for _, s := range full.Sandboxes {
 			if s.Ready && len(s.IPs) > 0 { // the previous process may have stopped before it did this
 				r.b.host.PodIPsChanged(out[uid].Pod, s.IPs)

@@ -141,23 +141,10 @@ func (b *berth) notifySystemd(states ...systemd.State) {
 }
 
 func (b *berth) statusLine() string {
-	phases := map[string]int{}
-	containers := map[string]int{}
-	all := b.agent.StatusCache.List()
-	running := 0
-	for _, s := range all {
-		phases[string(s.Status.Phase)]++
-		if len(s.Observed.Sandboxes) > 0 && s.Observed.Sandboxes[0].Ready {
-			running++
-		}
-		for _, k := range s.Observed.Containers {
-			containers[k.State.String()]++
-		}
-	}
-	b.metrics.SetPods(len(all), running)
-	b.metrics.SetContainers(containers)
-	line := fmt.Sprintf("%d pods: %d running, %d pending, %d succeeded, %d failed",
-		len(all), phases["Running"], phases["Pending"], phases["Succeeded"], phases["Failed"])
+	n := b.agent.StatusCache.Count()
+	b.metrics.SetPods(n.Pods, n.SandboxReady)
+	b.metrics.SetContainers(n.Containers)
+	line := n.String()
 	if bad, _ := b.store.Degraded(); bad {
 		line += ", local store is in memory only"
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,8 @@ import (
 	"berth/cri"
 	"berth/internal/nodeconfig"
 	"berth/node/cgroups"
+	"berth/node/devices"
+	"berth/node/pressure"
 	"berth/nodeapi"
 )
 
@@ -194,4 +197,39 @@ func rootOnly() error {
 		return errors.New("not running as root")
 	}
 	return nil
+}
+
+// Pressure adds the pressure conditions of the node with their values.
+func Pressure(add AddFunc, c pressure.Config, r pressure.Reading, v pressure.Evaluation) {
+	for _, condition := range pressure.NodeConditions {
+		i := slices.IndexFunc(v.Pressures, func(p pressure.Pressure) bool { return p.Condition == condition })
+		if i >= 0 {
+			add(string(condition), false, errors.New(v.Pressures[i].Message()), "", pressureRemedy)
+			continue
+		}
+		add(string(condition), false, nil, c.AvailabilityMessage(condition, r), "")
+	}
+}
+
+const pressureRemedy = "free resources or add capacity: until then new pods are rejected or have to wait, and " +
+	"pods are evicted"
+
+// Devices adds the registration of device plugins, if it fails, and every registered resource.
+func Devices(add AddFunc, registration error, resources []devices.ResourceStats) {
+	if registration != nil {
+		add("device plugins", false, registration, "",
+			"check the socket directory: no device plugin can register")
+	}
+	for _, r := range resources {
+		var err error
+		switch {
+		case !r.Connected:
+			err = errors.New("device plugin is not running")
+		case r.Healthy < r.Listed:
+			err = fmt.Errorf("%d of %d devices are unhealthy", r.Listed-r.Healthy, r.Listed)
+		}
+		add("devices "+r.Resource, false, err,
+			fmt.Sprintf("%d devices, %d healthy, %d allocated", r.Listed, r.Healthy, r.Allocated),
+			"see the log of the device plugin: pods that request such a device have to wait")
+	}
 }

@@ -403,7 +403,11 @@ func TestAllocationsSurviveAgentRestart(t *testing.T) {
 func TestRestoreAllocationFromContainers(t *testing.T) {
 	t.Parallel()
 	r := newManager(t, tempDir(t), func(o *Options) { o.Checkpoint = []byte("{") })
-	r.RestoreAllocation("p", "c0", plan.Main, map[corev1.ResourceName][]string{null: {"a"}})
+	held := map[corev1.ResourceName][]string{null: {"a"}}
+	r.RestoreAllocations("p", []plan.Container{
+		{Name: "c0", State: plan.Running, Devices: held},
+		{Name: "c1", State: plan.Exited, Devices: map[corev1.ResourceName][]string{null: {"b"}}},
+	})
 	r.run()
 	newFakePlugin(t, r.dir, null, "a", "b").mustRegister(r)
 	if got := r.mustAllocate(podOf("q", null, 1), 0); !slices.Equal(got, []string{"b"}) {

@@ -149,22 +149,14 @@ func (d *Manager) Free(pod types.UID) {
 	}
 }
 
-// RestoreAllocation adds the allocations that are recorded in a container of this node, in case the
-// checkpoint was lost.
-func (d *Manager) RestoreAllocation(
-	pod types.UID,
-	container string,
-	kind plan.ContainerKind,
-	ids map[corev1.ResourceName][]string,
-) {
+// RestoreAllocations adds the allocations that are recorded in the live containers of a pod, in case
+// the checkpoint was lost.
+func (d *Manager) RestoreAllocations(pod types.UID, containers []plan.Container) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	changed := false
-	for name, list := range ids {
-		k := allocationKey{pod, container, name}
-		if _, known := d.allocations[k]; !known && len(list) > 0 {
-			d.resourceFor(name)
-			d.allocations[k] = allocation{IDs: slices.Clone(list), Init: kind == plan.Init}
+	for _, c := range containers {
+		if c.Live() && d.restoreAllocation(pod, c) {
 			changed = true
 		}
 	}
@@ -172,6 +164,18 @@ func (d *Manager) RestoreAllocation(
 		d.save()
 		d.notify()
 	}
+}
+
+func (d *Manager) restoreAllocation(pod types.UID, c plan.Container) (changed bool) {
+	for name, list := range c.Devices {
+		k := allocationKey{pod, c.Name, name}
+		if _, known := d.allocations[k]; !known && len(list) > 0 {
+			d.resourceFor(name)
+			d.allocations[k] = allocation{IDs: slices.Clone(list), Init: c.Kind == plan.Init}
+			changed = true
+		}
+	}
+	return changed
 }
 
 // RegistrationError returns why no plugin can register. Nil: they can, or Run has not started.

@@ -58,6 +58,13 @@ type ResourceStats struct {
 	Listed, Healthy, Allocated int
 }
 
+// ReportStats calls report with the numbers of each resource.
+func (d *Manager) ReportStats(report func(resource string, listed, healthy, allocated int)) {
+	for _, s := range d.Stats() {
+		report(s.Resource, s.Listed, s.Healthy, s.Allocated)
+	}
+}
+
 // Stats returns the numbers of all resources by name.
 func (d *Manager) Stats() []ResourceStats {
 	d.mu.Lock()

@@ -25,6 +25,11 @@ const (
 	PIDAvailable               Signal = "pid.available"
 )
 
+// NodeConditions are the pressure conditions in upstream's order.
+var NodeConditions = []corev1.NodeConditionType{
+	corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+}
+
 // Condition returns the node condition of a signal. Empty: the signal is unknown.
 func (s Signal) Condition() corev1.NodeConditionType {
 	switch s {

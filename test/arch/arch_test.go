@@ -30,7 +30,8 @@ var allowedImports = map[string][]string{
 	"agent/checkpoint":    {"agent/plan", "podspec"},
 	"agent/status":        {"agent/plan", "podspec"},
 	"agent/allocator":     {"admission", "agent/plan", "podspec"},
-	"agent/eviction":      {"agent/status", "agent/plan", "node/pressure", "podspec"},
+	"agent/eviction":      {"agent/status", "agent/plan", "node/pressure", "nodeapi", "podspec"},
+	"agent/podlogs":       {"agent/plan", "agent/status", "cri/crilog"},
 	"agent/shutdown":      {"agent/status", "node/shutdown"},
 	"agent": {
 		"agent/pod", "agent/status", "agent/allocator", "agent/plan", "agent/source", "agent/status/events",
@@ -68,7 +69,7 @@ var allowedImports = map[string][]string{
 	},
 	"node/check": {
 		"cni", "cri", "internal/apiclient", "internal/nodeconfig", "internal/userids", "node",
-		"node/cgroups", "node/registration", "nodeapi",
+		"node/cgroups", "node/devices", "node/pressure", "node/registration", "nodeapi",
 	},
 	"agent/leaks":         {"agent", "agent/plan", "agent/status", "cni", "cni/networks", "cri"},
 	"agent/metrics":       {"agent", "agent/pod", "agent/plan", "internal/telemetry", "podspec"},

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
@@ -20,10 +21,11 @@ import (
 // for several pods concurrently. With an error, the result is what was counted until then.
 type MeasureFunc func(context.Context, *status.Snapshot) (pressure.Usage, error)
 
-// DiskMeter measures the disk usage of many pods for a ranking. Every field is required.
-type DiskMeter struct {
-	NewMeasurement func(context.Context) MeasureFunc
-	LastUsage      func(types.UID) (pressure.Usage, bool) // the last complete measurement
+// PodMeter measures the usage of many pods for a ranking. Every field is required.
+type PodMeter struct {
+	NewMeasurement func(context.Context) MeasureFunc      // of disk usage
+	LastUsage      func(types.UID) (pressure.Usage, bool) // the last complete measurement of disk usage
+	Memory         MeasureFunc                            // memory and processes
 	Log            *slog.Logger
 }
 
@@ -33,9 +35,27 @@ const (
 	parallelism    = 4
 )
 
-// Measure measures several pods concurrently. A pod that could not be measured completely has the
+// Measure measures the usage of pods for a signal.
+func (d *PodMeter) Measure(ctx context.Context, s pressure.Signal, pods []*status.Snapshot) []pressure.Candidate {
+	if s.Condition() == corev1.NodeDiskPressure {
+		return d.measureDisk(ctx, pods)
+	}
+	out := make([]pressure.Candidate, 0, len(pods))
+	for _, s := range pods {
+		c := pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Resources.Allocated)}
+		var err error
+		if c.Usage, err = d.Memory(ctx, s); err != nil {
+			d.Log.Warn("pod usage measurement failed", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "err", err)
+		}
+		c.Measured = err == nil
+		out = append(out, c)
+	}
+	return out
+}
+
+// measureDisk measures several pods concurrently. A pod that could not be measured completely has the
 // larger of the partial result and its last complete measurement, and is marked as partial.
-func (d *DiskMeter) Measure(ctx context.Context, pods []*status.Snapshot) []pressure.Candidate {
+func (d *PodMeter) measureDisk(ctx context.Context, pods []*status.Snapshot) []pressure.Candidate {
 	within, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
 	round := d.NewMeasurement(within)
@@ -57,7 +77,7 @@ func (d *DiskMeter) Measure(ctx context.Context, pods []*status.Snapshot) []pres
 	return out
 }
 
-func (d *DiskMeter) one(ctx context.Context, round MeasureFunc, s *status.Snapshot) (pressure.Candidate, error) {
+func (d *PodMeter) one(ctx context.Context, round MeasureFunc, s *status.Snapshot) (pressure.Candidate, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	u, err := round(ctx, s)

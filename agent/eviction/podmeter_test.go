@@ -3,6 +3,7 @@ package eviction
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -17,10 +18,10 @@ import (
 	"berth/node/pressure"
 )
 
-// TestDiskMeterMeasuresWithinOneMinute has pods that cannot be measured in time. Quick ones are
+// TestPodMeterMeasuresDiskWithinOneMinute has pods that cannot be measured in time. Quick ones are
 // complete, slow ones have a partial result, and pods that were not measured have their last
 // result.
-func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
+func TestPodMeterMeasuresDiskWithinOneMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var pods []*status.Snapshot
@@ -34,7 +35,7 @@ func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
 		add("late", 3)
 		var now, most atomic.Int64
 		var log bytes.Buffer
-		d := DiskMeter{
+		d := PodMeter{
 			NewMeasurement: func(context.Context) MeasureFunc {
 				return func(ctx context.Context, s *status.Snapshot) (u pressure.Usage, err error) {
 					n := now.Add(1)
@@ -59,7 +60,7 @@ func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		began := time.Now()
-		all := d.Measure(t.Context(), pods)
+		all := d.Measure(t.Context(), pressure.NodefsAvailable, pods)
 		if took := time.Since(began); took != time.Minute || most.Load() != parallelism {
 			t.Errorf("it took %s, %d at once", took, most.Load())
 		}
@@ -92,5 +93,28 @@ func TestLastUsage(t *testing.T) {
 	}
 	if u, known := l.LastUsage("unlimited"); known {
 		t.Errorf("%+v", u)
+	}
+}
+
+func TestPodMeterMeasuresMemory(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	d := PodMeter{
+		Memory: func(_ context.Context, s *status.Snapshot) (u pressure.Usage, err error) {
+			if s.Pod.Name == "gone" {
+				return u, errors.New("no cgroup")
+			}
+			u.Memory = 7
+			return u, nil
+		},
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	got := d.Measure(t.Context(), pressure.MemoryAvailable,
+		[]*status.Snapshot{snapshotOf("web", nil), snapshotOf("gone", nil)})
+	if len(got) != 2 || !got[0].Measured || got[0].Usage.Memory != 7 || got[1].Measured {
+		t.Errorf("got %+v", got)
+	}
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "no cgroup") {
+		t.Errorf("got log\n%s", text)
 	}
 }
