@@ -45,6 +45,18 @@ func WriteDefault(confDir string, binDirs []string, cidrs []netip.Prefix, masq b
 	)
 }
 
+// ParsePodCIDRs parses the pod CIDRs of a node.
+func ParsePodCIDRs(cidrs []string) (out []netip.Prefix, err error) {
+	for _, text := range cidrs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
 // IsForeign reports whether berth did not write the effective configuration, so that another
 // component manages the pod network.
 func IsForeign(confDir string) bool {

@@ -3,6 +3,7 @@ package cni
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/plan"
 	"berth/podspec"
 )
 
@@ -21,10 +23,34 @@ import (
 // maxDumpAttempts limits how often an interrupted dump of the conntrack table is repeated.
 const maxDumpAttempts = 3
 
-// DeleteStaleUDPFlows deletes the conntrack entries of UDP flows to the pod's host ports that lead
+// HostPorts redirects the traffic for the host ports of pods.
+type HostPorts struct{ Log *slog.Logger }
+
+// PodIPsChanged redirects traffic for the host ports of a pod to its current IPs.
+func (h HostPorts) PodIPsChanged(pod *corev1.Pod, ips []string) {
+	n, err := deleteStaleUDPFlows(pod, ips)
+	name := pod.Namespace + "/" + pod.Name
+	if err != nil {
+		h.Log.Warn("stale connection tracking entries could not be deleted", "pod", name, "err", err)
+	} else if n > 0 {
+		h.Log.Info("stale connection tracking entries deleted", "pod", name, "flows", n)
+	}
+}
+
+// PodAdopted does for the running sandboxes of a pod what a process that stopped before may not have
+// done.
+func (h HostPorts) PodAdopted(pod *corev1.Pod, sandboxes []plan.Sandbox) {
+	for _, s := range sandboxes {
+		if s.Ready && len(s.IPs) > 0 {
+			h.PodIPsChanged(pod, s.IPs)
+		}
+	}
+}
+
+// deleteStaleUDPFlows deletes the conntrack entries of UDP flows to the pod's host ports that lead
 // to none of the given pod addresses. No addresses mean that the pod is deleted. It returns the number
 // of deleted entries. A pod without UDP host ports costs nothing.
-func DeleteStaleUDPFlows(pod *corev1.Pod, addresses []string) (int, error) {
+func deleteStaleUDPFlows(pod *corev1.Pod, addresses []string) (int, error) {
 	ports := udpPorts(pod)
 	if len(ports) == 0 {
 		return 0, nil

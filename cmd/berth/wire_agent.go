@@ -18,13 +18,14 @@ import (
 	"berth/agent/source"
 	"berth/agent/status"
 	"berth/agent/status/events"
+	"berth/cni"
 	"berth/node"
 	"berth/probes/lifecycle"
 )
 
 // newAgent connects the adapters to the stages.
 func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
-	h, r := b.host, b.runtime
+	h, r, sandboxes, hostPorts := b.host, b.runtime, b.newNetworkRuntime(), cni.HostPorts{Log: b.log}
 	var sources []agent.Source
 	if b.config.StaticPodPath != "" {
 		b.directory = source.NewDirectory(source.DirectoryOptions{
@@ -57,14 +58,14 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			Cleanup: pod.Cleanup{
 				Containers: r.client,
 				Hooks:      run,
-				HostPorts:  h,
-				Sandboxes:  networkRuntime{r.client, h},
+				HostPorts:  hostPorts,
+				Sandboxes:  sandboxes,
 				Host:       h.volumes,
 				Cgroups:    h.cgroups,
 			},
 			BuildRun: pod.BuildRun{
-				Images: r.images, Runtime: networkRuntime{r.client, h}, Mounts: h.volumes, Devices: b.devices,
-				Hooks: run, HostPorts: h,
+				Images: r.images, Runtime: sandboxes, Mounts: h.volumes, Devices: b.devices,
+				Hooks: run, HostPorts: hostPorts,
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},
 		},

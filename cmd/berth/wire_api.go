@@ -81,7 +81,7 @@ func (b *berth) find(ctx context.Context, namespace, name string) (*status.Snaps
 
 func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 	b.agent.WaitForSync(ctx, syncTimeout)
-	return b.agent.StatusCache.Objects(b.host.withNetworks), nil
+	return b.agent.StatusCache.Objects(b.host.networks.Annotated), nil
 }
 
 func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error) error {
@@ -110,7 +110,7 @@ func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.D
 		return nodeapi.Description{}, err
 	}
 	return nodeapi.Description{
-		Pod: b.host.withNetworks(
+		Pod: b.host.networks.Annotated(
 			s.Object(),
 		), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
 		Warnings:  b.node().PodWarnings(namespace, name),

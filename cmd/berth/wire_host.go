@@ -142,13 +142,9 @@ func (h *host) makeNetwork() (err error) {
 // writeNetwork writes the default network configuration for the pod CIDRs of the node, after the
 // gateway was configured, so that the first pod has connectivity.
 func (h *host) writeNetwork(ranges []string) error {
-	var parsed []netip.Prefix
-	for _, r := range ranges {
-		p, err := netip.ParsePrefix(r)
-		if err != nil {
-			return err
-		}
-		parsed = append(parsed, p)
+	parsed, err := cni.ParsePodCIDRs(ranges)
+	if err != nil {
+		return err
 	}
 	if g := h.b.cluster.gateway; g != nil {
 		_ = g.SetPodCIDRs(parsed) // logs errors itself and is retried
@@ -159,17 +155,6 @@ func (h *host) writeNetwork(ranges []string) error {
 	}
 	h.hasPodCIDRs.Store(true)
 	return nil
-}
-
-// PodIPsChanged redirects traffic for the host ports of a pod to its current IPs.
-func (h *host) PodIPsChanged(pod *corev1.Pod, ips []string) {
-	n, err := cni.DeleteStaleUDPFlows(pod, ips)
-	name := pod.Namespace + "/" + pod.Name
-	if err != nil {
-		h.b.log.Warn("stale connection tracking entries could not be deleted", "pod", name, "err", err)
-	} else if n > 0 {
-		h.b.log.Info("stale connection tracking entries deleted", "pod", name, "flows", n)
-	}
 }
 
 func (h *host) makeVolumes() (err error) {

@@ -15,6 +15,7 @@ import (
 	"berth/agent"
 	"berth/agent/plan"
 	"berth/agent/pod"
+	"berth/cni"
 	"berth/cri"
 	"berth/cri/criconfig"
 	"berth/images"
@@ -202,11 +203,7 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.RuntimePod, err
 		}
 		out[uid] = agent.RuntimePod{Pod: meta.Restore(), Sandboxes: full.Sandboxes, Containers: full.Containers}
 		r.b.devices.RestoreAllocations(uid, full.Containers)
-		for _, s := range full.Sandboxes {
-			if s.Ready && len(s.IPs) > 0 { // the previous process may have stopped before it did this
-				r.b.host.PodIPsChanged(out[uid].Pod, s.IPs)
-			}
-		}
+		cni.HostPorts{Log: r.b.log}.PodAdopted(out[uid].Pod, full.Sandboxes)
 	}
 	return out, nil
 }

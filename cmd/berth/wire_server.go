@@ -116,7 +116,7 @@ func (j *cluster) start(ctx context.Context, components *group) {
 	components.run("status manager", func() error { return j.statusManager.Run(ctx) })
 	components.run("events", func() error { return j.events.Run(ctx) })
 	if j.gateway != nil {
-		components.run("nodes", func() error { j.followNodes(ctx); return nil })
+		components.run("nodes", func() error { j.gateway.Watch(ctx, j.client, j.b.config.NodeName); return nil })
 		components.run("pod routes", func() error { return j.gateway.Run(ctx) })
 	}
 }
@@ -137,7 +137,7 @@ func (j *cluster) nodeUpdated(n *corev1.Node) {
 		j.labels, j.taints = n.Labels, n.Spec.Taints
 		j.b.admissionNode.Update(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
 	}
-	j.networkUnavailable = networkUnavailableByBerth(n)
+	j.networkUnavailable = gateway.UnavailableByBerth(n)
 	if j.b.config.Network.PodCIDRsFromNode && !slices.Equal(j.podCIDRs, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
 		if err := j.b.host.writeNetwork(n.Spec.PodCIDRs); err != nil {
 			j.b.log.Error("pod network configuration failed", "ranges", n.Spec.PodCIDRs, "err", err)

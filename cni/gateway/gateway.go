@@ -23,6 +23,8 @@ type Options struct {
 	File    string      // stores the known nodes
 	Enabled func() bool // false: another component manages the pod network
 	Log     *slog.Logger
+	// OnProblem is called with each new problem before OnChange. It must not block. May be nil.
+	OnProblem func(routes.Problem)
 	// OnChange is called with each status in order. It must not block. May be nil.
 	OnChange func(Status)
 	// NetNS is the network namespace to configure. Zero: that of the process.
@@ -242,6 +244,9 @@ func (g *Gateway) logChanges(now Status) {
 	for _, t := range now.Problems {
 		if !slices.Contains(g.status.Problems, t) {
 			g.opt.Log.Warn("node pods unreachable", "node", t.Node, "reason", t.Message)
+			if g.opt.OnProblem != nil {
+				g.opt.OnProblem(t)
+			}
 		}
 	}
 	if now.NodesUnknown != "" && now.NodesUnknown != g.status.NodesUnknown {

@@ -48,7 +48,7 @@ var allowedImports = map[string][]string{
 	"cri/crilog":         {},
 	"cni":                {"agent/plan", "podspec"},
 	"cni/routes":         {},
-	"cni/gateway":        {"cni/routes"},
+	"cni/gateway":        {"cni/routes", "internal/apiclient"},
 	"cni/networks":       {"agent/plan", "podspec"},
 	"probes/lifecycle":   {"agent/plan"},
 	"images":             {"agent/plan", "podspec"},
