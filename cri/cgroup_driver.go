@@ -3,6 +3,9 @@ package cri
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
 )
 
 // The cgroup drivers.
@@ -33,6 +36,37 @@ func (c *Client) ReportedCgroupDriver(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return configuredDriver(info["config"]), nil
+}
+
+// ErrCgroupDriverChanged means that berth has to restart with the runtime's cgroup driver.
+var ErrCgroupDriverChanged = errors.New(
+	"the runtime uses another cgroup driver than assumed while it was unavailable",
+)
+
+// DriverVerification verifies the cgroup driver that was assumed because the runtime was unavailable
+// at startup. No pod is changed before. A different driver requires a restart, because all
+// components were created for one driver.
+type DriverVerification struct {
+	Assumed atomic.Bool   // the driver is assumed
+	Current func() string // the driver in use
+	Runtime func(context.Context) (string, error)
+}
+
+// Verify asks the runtime for its driver if the driver is assumed. It returns an error that wraps
+// ErrCgroupDriverChanged if it is another one.
+func (v *DriverVerification) Verify(ctx context.Context) error {
+	if !v.Assumed.Load() {
+		return nil
+	}
+	driver, err := v.Runtime(ctx)
+	if err != nil {
+		return err
+	}
+	if current := v.Current(); driver != current {
+		return fmt.Errorf("%w (%s, not %s)", ErrCgroupDriverChanged, driver, current)
+	}
+	v.Assumed.Store(false)
+	return nil
 }
 
 // configuredDriver reads the cgroup driver from containerd's configuration as JSON, which

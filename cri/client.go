@@ -76,7 +76,7 @@ type Client struct {
 	exits            ExitRecorder
 	networksAttached func(uid, sandbox string) (done, attaching bool)
 
-	// containerd's own services: see task.go, leaks.go and download_progress.go.
+	// containerd's own services: see task.go, leaks.go and import_image.go.
 	tasks         tasks.TasksClient
 	containers    containers.ContainersClient
 	sandboxStore  sandboxapi.StoreClient

@@ -177,3 +177,56 @@ func FuzzParseEvent(f *testing.F) {
 		}
 	})
 }
+
+func TestConfiguredDriver(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ name, text, want string }{
+		{"the default runtime's option",
+			`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":true}}}}}`,
+			"systemd"},
+		{"disabled",
+			`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":false}}}}}`,
+			"cgroupfs"},
+		{"option of another runtime",
+			`{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{},` +
+				`"kata":{"options":{"SystemdCgroup":true}}}}}`,
+			""},
+		{"unknown structure", `{"containerd":[]}`, ""},
+		{"nothing", ``, ""},
+	} {
+		if got := configuredDriver([]byte(row.text)); got != row.want {
+			t.Errorf("%s: %s, want %s", row.name, got, row.want)
+		}
+	}
+}
+
+func TestSandboxImages(t *testing.T) {
+	t.Parallel()
+	if got := sandboxImages([]byte(`{"sandboxImage":"registry.k8s.io/pause:3.9"}`)); len(got) != 1 ||
+		got[0] != "registry.k8s.io/pause:3.9" {
+		t.Errorf("got %q", got)
+	}
+	for _, text := range []string{``, `[]`, `{}`, `{"sandboxImage":""}`} {
+		if got := sandboxImages([]byte(text)); got != nil {
+			t.Errorf("%s: got %q", text, got)
+		}
+	}
+}
+
+func TestStatusOfHandlers(t *testing.T) {
+	t.Parallel()
+	s := &Status{SupplementalGroupsPolicy: true, NoCDIReason: "old", Handlers: map[string]Features{
+		"": {UserNamespaces: true}, "kata": {RecursiveReadOnlyMounts: true},
+	}}
+	var n criconfig.Node
+	s.ApplyTo(&n)
+	if len(n.Handlers) != 1 || n.Handlers["kata"] != "kata" || !n.Features[""].UserNamespaces ||
+		!n.Features["kata"].RecursiveReadOnlyMounts || !n.SupplementalGroupsPolicy || n.NoCDIReason != "old" {
+		t.Errorf("got %+v", n)
+	}
+	all := s.NodeHandlers()
+	if len(all) != 2 || all[0].Name != "" || !*all[0].Features.UserNamespaces || all[1].Name != "kata" ||
+		!*all[1].Features.RecursiveReadOnlyMounts {
+		t.Errorf("got %+v", all)
+	}
+}

@@ -4,12 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
+	"berth/cri/criconfig"
 )
 
 // Features are the features of a runtime handler.
@@ -29,6 +33,31 @@ type Status struct {
 	CgroupDriver             string              // cgroupfs or systemd; empty: not reported
 	NoImageVolumesReason     string              // why image volumes are not supported; empty: they are
 	NoCDIReason              string              // why CDI devices are not supported; empty: they are
+}
+
+// ApplyTo sets the features of the runtime in the conversion of pods to CRI requests.
+func (s *Status) ApplyTo(n *criconfig.Node) {
+	n.SupplementalGroupsPolicy = s.SupplementalGroupsPolicy
+	n.NoImageVolumesReason, n.NoCDIReason = s.NoImageVolumesReason, s.NoCDIReason
+	n.Features = make(map[string]criconfig.HandlerFeatures, len(s.Handlers))
+	n.Handlers = make(map[string]string, len(s.Handlers))
+	for name, f := range s.Handlers {
+		n.Features[name] = criconfig.HandlerFeatures(f)
+		if name != "" { // without an API server, a RuntimeClass is named after its handler
+			n.Handlers[name] = name
+		}
+	}
+}
+
+// NodeHandlers returns the runtime handlers as in the status of a Node, by name.
+func (s *Status) NodeHandlers() (out []corev1.NodeRuntimeHandler) {
+	for _, name := range slices.Sorted(maps.Keys(s.Handlers)) {
+		f := s.Handlers[name]
+		out = append(out, corev1.NodeRuntimeHandler{Name: name, Features: &corev1.NodeRuntimeHandlerFeatures{
+			RecursiveReadOnlyMounts: &f.RecursiveReadOnlyMounts, UserNamespaces: &f.UserNamespaces,
+		}})
+	}
+	return out
 }
 
 // Status returns the status of the runtime.
@@ -52,6 +81,26 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	s.Ready, s.Reason = condition(resp, runtimeapi.RuntimeReady)
 	s.NetworkReady, s.NetworkMessage = condition(resp, runtimeapi.NetworkReady)
 	return s, nil
+}
+
+// SandboxImages returns the sandbox image of a runtime that does not pin it.
+func (c *Client) SandboxImages(ctx context.Context) []string {
+	info, err := c.StatusInfo(ctx)
+	if err != nil {
+		return nil
+	}
+	return sandboxImages(info["config"])
+}
+
+// sandboxImages reads the sandbox image from containerd's configuration as JSON.
+func sandboxImages(text json.RawMessage) []string {
+	var config struct {
+		SandboxImage string `json:"sandboxImage"`
+	}
+	if json.Unmarshal(text, &config) != nil || config.SandboxImage == "" {
+		return nil // pinned
+	}
+	return []string{config.SandboxImage}
 }
 
 // StatusInfo returns the verbose status of the runtime: JSON by name, for example the whole

@@ -44,11 +44,11 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	return agent.New(agent.Config{
 		Stages: &pod.Stages{
 			Prepare: pod.Prepare{
-				Runtime:           r,
+				Runtime:           r.pods,
 				Host:              h.volumes,
 				Cgroups:           h.cgroups,
 				Images:            r.images,
-				Network:           r.network,
+				Network:           r.statuses.Network,
 				RecursiveReadOnly: h.recursiveReadOnly,
 				DiskPressure:      b.diskPressure.Load,
 				HeldPull:          r.images.WaitingForSpace,
@@ -78,7 +78,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			CPUPressure: node.CPUPressure, CPUPressureThreshold: b.config.StartPressure,
 			MinStartSlots: goruntime.NumCPU() + 1,
 		},
-		Runtime: r, Host: h, Leaks: b.leakFinder(), Sources: sources, Store: b.store, Records: records,
+		Runtime: r.pods, Host: h, Leaks: b.leakFinder(), Sources: sources, Store: b.store, Records: records,
 		BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
 		Metrics:   metrics.New(b.metrics, b.host.runtimeHandler),
 		Fault:     fault,

@@ -93,7 +93,7 @@ func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error
 func (b *berth) node() explain.Node {
 	n := explain.Node{Name: b.config.NodeName, Sources: b.agent.Snapshots()}
 	n.WaitingForRuntime, n.WaitingSince = b.agent.WaitingForRuntime()
-	n.RuntimeProblem = b.runtime.problem()
+	n.RuntimeProblem = b.runtime.statuses.Problem()
 	_, n.StoreProblem = b.store.Degraded()
 	return n
 }
@@ -239,15 +239,7 @@ func (b *berth) health() nodeapi.Health {
 			return nil
 		}}},
 		Ready: nodeapi.HealthChecks{
-			{Name: "runtime", Check: func(context.Context) error {
-				if down := b.runtime.connectionError.Load(); down != nil {
-					return fmt.Errorf("%s", *down)
-				}
-				if st := b.runtime.status.Load(); st == nil || !st.Ready {
-					return fmt.Errorf("container runtime is not ready")
-				}
-				return nil
-			}},
+			{Name: "runtime", Check: func(context.Context) error { return b.runtime.statuses.Healthy() }},
 			{Name: "adopted", Check: func(context.Context) error {
 				select {
 				case <-b.agent.Ready():

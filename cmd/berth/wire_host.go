@@ -41,7 +41,6 @@ type host struct {
 	userNamespaces    *userids.Allocator
 	userNamespacesErr error       // why user namespaces are not available
 	hasPodCIDRs       atomic.Bool // the API server has assigned pod CIDRs to the node
-	driverAssumed     atomic.Bool // the cgroup driver is assumed: the runtime has not reported it yet
 }
 
 func newHost(ctx context.Context, b *berth) (*host, error) {
@@ -90,7 +89,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	driver := c.Driver
 	if driver == "" {
 		driver, err = h.b.runtime.client.CgroupDriver(ctx)
-		h.driverAssumed.Store(err != nil)
+		h.b.runtime.driver.Assumed.Store(err != nil)
 	}
 	h.cgroups, err = cgroups.New(cgroups.Options{
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
@@ -230,20 +229,8 @@ func (h *host) criNode() criconfig.Node {
 	if c.Cgroups.LimitedSwap {
 		n.SwapCapacity = node.SwapTotal()
 	}
-	if st := h.b.runtime.status.Load(); st != nil {
-		n.SupplementalGroupsPolicy = st.SupplementalGroupsPolicy
-		n.NoImageVolumesReason, n.NoCDIReason = st.NoImageVolumesReason, st.NoCDIReason
-		n.Features = make(map[string]criconfig.HandlerFeatures, len(st.Handlers))
-		n.Handlers = make(map[string]string, len(st.Handlers))
-		for name, f := range st.Handlers {
-			n.Features[name] = criconfig.HandlerFeatures{
-				RecursiveReadOnlyMounts: f.RecursiveReadOnlyMounts,
-				UserNamespaces:          f.UserNamespaces,
-			}
-			if name != "" { // without an API server, a RuntimeClass is named after its handler
-				n.Handlers[name] = name
-			}
-		}
+	if st := h.b.runtime.statuses.Latest(); st != nil {
+		st.ApplyTo(&n)
 	}
 	if j := h.b.cluster; j != nil {
 		if n.Handlers == nil {

@@ -52,11 +52,9 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	c := b.config.Images
 	return images.GCOptions{
 		HighThresholdPercent: c.HighThresholdPercent, LowThresholdPercent: c.LowThresholdPercent,
-		MinAge: c.MinimumGCAge,
-		MaxAge: c.MaximumGCAge,
-		KeepNames: b.runtime.sandboxImage(
-			ctx,
-		), Interval: c.GCPeriod, KeepPreloaded: true, Pinned: b.offline.Pinned, InUse: b.agent.StatusCache.ImagesInUse,
+		MinAge:    c.MinimumGCAge,
+		MaxAge:    c.MaximumGCAge,
+		KeepNames: b.runtime.client.SandboxImages(ctx), Interval: c.GCPeriod, KeepPreloaded: true, Pinned: b.offline.Pinned, InUse: b.agent.StatusCache.ImagesInUse,
 	}
 }
 

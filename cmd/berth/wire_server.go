@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -182,7 +181,7 @@ func (j *cluster) facts(ctx context.Context) registration.Facts {
 		}
 	}
 	f.Images = j.images
-	f.NotReady, f.Network = b.runtime.notReady(), j.networkCondition()
+	f.NotReady, f.Network = b.runtime.statuses.NotReady(), j.networkCondition()
 	if b.drain.ShuttingDown() {
 		f.NotReady = strings.Join(
 			slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }),
@@ -196,43 +195,9 @@ func (j *cluster) facts(ctx context.Context) registration.Facts {
 	), b.pressure.HasCondition(
 		corev1.NodePIDPressure,
 	)
-	if st := b.runtime.status.Load(); st != nil {
-		for _, name := range slices.Sorted(maps.Keys(st.Handlers)) {
-			h := st.Handlers[name]
-			f.RuntimeHandlers = append(
-				f.RuntimeHandlers,
-				corev1.NodeRuntimeHandler{Name: name, Features: &corev1.NodeRuntimeHandlerFeatures{
-					RecursiveReadOnlyMounts: &h.RecursiveReadOnlyMounts, UserNamespaces: &h.UserNamespaces,
-				}},
-			)
-		}
+	if st := b.runtime.statuses.Latest(); st != nil {
+		f.RuntimeHandlers = st.NodeHandlers()
 		f.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &st.SupplementalGroupsPolicy}
 	}
 	return f
-}
-
-// problem describes the problem of the container runtime; empty: none.
-func (r *runtime) problem() string {
-	st := r.status.Load()
-	switch down := r.connectionError.Load(); {
-	case down != nil:
-		return "container runtime is down: " + *down
-	case st == nil:
-		return "container runtime status check may not have completed yet"
-	case !st.Ready:
-		return "container runtime is not ready: " + cmp.Or(st.Reason, "no reason given")
-	}
-	return ""
-}
-
-// notReady returns why the node is not ready; empty: it is ready.
-func (r *runtime) notReady() string {
-	if why := r.problem(); why != "" {
-		return why
-	}
-	if n := r.network(); !n.Ready {
-		return "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:" +
-			n.Message
-	}
-	return ""
 }

@@ -4,67 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"runtime/debug"
 	"strings"
 	"time"
-	"unicode"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"google.golang.org/grpc"
-
 	"berth/agent/allocator"
-	"berth/agent/pod"
 	"berth/systemd"
 )
-
-// measureCall is an interceptor for runtime calls. It records metrics, the pod's timeline, and a
-// trace span if tracing is enabled.
-func (b *berth) measureCall(
-	ctx context.Context,
-	method string,
-	req, reply any,
-	conn *grpc.ClientConn,
-	invoke grpc.UnaryInvoker,
-	opts ...grpc.CallOption,
-) error {
-	verb := path.Base(method)
-	end := pod.RuntimeCallSpan(ctx, verb)
-	start := time.Now()
-	var err error
-	if b.traces.On() {
-		spanCtx, span := b.traces.Tracer("berth/cri").Start(ctx, verb)
-		span.SetAttributes(attribute.String("berth.stage", pod.StageFromContext(ctx)))
-		err = invoke(spanCtx, method, req, reply, conn, opts...)
-		if err != nil {
-			span.SetStatus(codes.Error, err.Error())
-		}
-		span.End()
-	} else {
-		err = invoke(ctx, method, req, reply, conn, opts...)
-	}
-	if strings.HasPrefix(method, "/runtime.v1.") { // not a CRI call of containerd
-		b.metrics.ObserveRuntimeOperation(snake(verb), time.Since(start), err)
-	}
-	end(err)
-	return err
-}
-
-// snake converts RunPodSandbox to run_podsandbox, upstream's format of the operation label.
-func snake(verb string) string {
-	verb = strings.Replace(verb, "PodSandbox", "Podsandbox", 1)
-	var s strings.Builder
-	for i, r := range verb {
-		if unicode.IsUpper(r) && i > 0 {
-			s.WriteByte('_')
-		}
-		s.WriteRune(unicode.ToLower(r))
-	}
-	return s.String()
-}
 
 const (
 	statusWaitingForRuntime = "waiting for the container runtime"

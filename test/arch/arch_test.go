@@ -32,6 +32,7 @@ var allowedImports = map[string][]string{
 	"agent/allocator":     {"admission", "agent/plan", "podspec"},
 	"agent/eviction":      {"agent/status", "agent/plan", "node/pressure", "nodeapi", "podspec"},
 	"agent/podlogs":       {"agent/plan", "agent/status", "cri/crilog"},
+	"agent/criruntime":    {"agent", "agent/plan", "agent/pod", "cri"},
 	"agent/shutdown":      {"agent/status", "node/shutdown"},
 	"agent": {
 		"agent/pod", "agent/status", "agent/allocator", "agent/plan", "agent/source", "agent/status/events",

@@ -1,0 +1,58 @@
+package criruntime
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent"
+	"berth/agent/plan"
+	"berth/cri"
+	"berth/cri/criconfig"
+	"berth/cri/crifake"
+)
+
+func TestPodsAreAdoptedAfterVerification(t *testing.T) {
+	t.Parallel()
+	fake := crifake.New(crifake.Options{})
+	t.Cleanup(fake.Close)
+	client, err := cri.Dial(t.Context(), cri.Options{
+		Conn: fake.Conn(), Node: func() criconfig.Node { return criconfig.Node{Name: "n1"} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.UID = "default", "web", "u-1"
+	pod.Spec.HostNetwork = true
+	if _, err := client.RunSandbox(t.Context(), pod, plan.SandboxConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	verified := errors.New("another cgroup driver")
+	var adopted []types.UID
+	r := &Runtime{
+		Client: client, Log: slog.New(slog.DiscardHandler),
+		Verify:  func(context.Context) error { return verified },
+		Adopted: func(uid types.UID, p agent.RuntimePod) { adopted = append(adopted, uid) },
+	}
+	if _, err := r.Pods(t.Context()); !errors.Is(err, verified) || adopted != nil {
+		t.Errorf("got error %v, adopted %v", err, adopted)
+	}
+	verified = nil
+	all, err := r.Pods(t.Context())
+	if err != nil || len(all) != 1 || all["u-1"].Pod.Name != "web" || len(all["u-1"].Sandboxes) != 1 ||
+		len(adopted) != 1 {
+		t.Errorf("got pods %+v, %v, adopted %v", all, err, adopted)
+	}
+	listed, err := r.List(t.Context())
+	if err != nil || len(listed) != 1 || len(listed["u-1"].Sandboxes) != 1 {
+		t.Errorf("got list %+v, %v", listed, err)
+	}
+	if s, _, err := r.Pod(t.Context(), "u-1"); err != nil || len(s) != 1 || !s[0].Ready {
+		t.Errorf("got sandboxes %+v, %v", s, err)
+	}
+}
