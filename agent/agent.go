@@ -182,6 +182,28 @@ func (a *Agent) AllocatorState(ctx context.Context) (allocator.Snapshot, error) 
 	return a.allocator.Snapshot(ctx)
 }
 
+// Rejection returns why a new pod would not be admitted now. Empty: it would be, or this is not
+// known. The pod replaces another one, which may be nil.
+func (a *Agent) Rejection(ctx context.Context, pod, replaced *corev1.Pod) string {
+	state, err := a.AllocatorState(ctx)
+	if err != nil {
+		return ""
+	}
+	if replaced != nil {
+		state = state.Without(replaced)
+	}
+	return state.Rejection(pod)
+}
+
+// CheckResize returns the verdict on a resize of an admitted pod.
+func (a *Agent) CheckResize(ctx context.Context, old, pod *corev1.Pod) plan.Verdict {
+	state, err := a.AllocatorState(ctx)
+	if err != nil {
+		return plan.Verdict{State: plan.Admitted}
+	}
+	return state.CheckResize(old, pod)
+}
+
 // Run is the agent's loop. It returns when ctx has ended and every goroutine that it
 // started has ended. The pods keep running (A5).
 func (a *Agent) Run(ctx context.Context) error {

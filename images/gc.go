@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -76,6 +77,20 @@ type Removed struct {
 	Size    uint64
 	Reason  RemovalReason
 	Message string // reason for users
+}
+
+// Report logs the removed images and counts each by its reason.
+func (c GCResult) Report(log *slog.Logger, count func(reason string)) {
+	for _, r := range c.Removed {
+		count(string(r.Reason))
+		log.Info("image removed", "image", r.Names, "imageID", r.ID, "bytes", r.Size, "reason", r.Message)
+	}
+}
+
+// ShortfallMessage describes a shortfall in the words of the kubelet.
+func (c GCResult) ShortfallMessage() string {
+	return fmt.Sprintf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only "+
+		"found %d bytes eligible to free.", c.Needed, c.Needed-min(c.Needed, c.Shortfall))
 }
 
 // imageUsage is what the agent knows about an image in addition to the runtime.

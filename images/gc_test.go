@@ -1,11 +1,14 @@
 package images
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -305,5 +308,20 @@ func TestGCOptionsValidation(t *testing.T) {
 		Usage: func() (uint64, uint64, error) { return 0, 0, broken }})
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestGCResultReport(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	var counted []string
+	c := GCResult{Needed: 10, Shortfall: 4, Removed: []Removed{{ID: "sha256:1", Names: []string{"a"}, Reason: "age"}}}
+	c.Report(slog.New(slog.NewTextHandler(&log, nil)), func(reason string) { counted = append(counted, reason) })
+	if len(counted) != 1 || counted[0] != "age" ||
+		!strings.Contains(log.String(), `msg="image removed" image=[a] imageID=sha256:1`) {
+		t.Errorf("got %q and log\n%s", counted, &log)
+	}
+	if got := c.ShortfallMessage(); !strings.HasSuffix(got, "but only found 6 bytes eligible to free.") {
+		t.Errorf("got %s", got)
 	}
 }

@@ -244,3 +244,12 @@ func TestValidateReserved(t *testing.T) {
 		}
 	}
 }
+
+func TestMajorMinor(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{"v1.36.2": "1.36", "v1.37.0-alpha.1": "1.37", "": ""} {
+		if got := majorMinor(version); got != want {
+			t.Errorf("%s: got %s, want %s", version, got, want)
+		}
+	}
+}

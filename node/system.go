@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -73,4 +74,29 @@ func ValidateNodeIPs(ips []netip.Addr) error {
 		}
 	}
 	return nil
+}
+
+// KubernetesVersion returns the Kubernetes release of the linked API types; empty: unknown.
+func KubernetesVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range info.Deps {
+		if m.Path == "k8s.io/api" {
+			return "v1" + strings.TrimPrefix(m.Version, "v0")
+		}
+	}
+	return ""
+}
+
+// KubernetesRelease returns KubernetesVersion as major.minor.
+func KubernetesRelease() string { return majorMinor(KubernetesVersion()) }
+
+func majorMinor(version string) string {
+	release := strings.TrimPrefix(version, "v")
+	if parts := strings.SplitN(release, ".", 3); len(parts) == 3 {
+		release = parts[0] + "." + parts[1]
+	}
+	return release
 }

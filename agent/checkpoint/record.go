@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
 )
@@ -24,6 +25,21 @@ type Record struct {
 	Objects plan.Objects // objects used by a pod of the API server, for starts without a server
 	BootID  string       // boot ID of the host when the record was written
 	History              // a nil part leaves the stored part unchanged
+}
+
+// Terminated reports whether the pod has succeeded or failed.
+func (r Record) Terminated() bool {
+	return r.Memory.Phase == corev1.PodSucceeded || r.Memory.Phase == corev1.PodFailed
+}
+
+// PodLookup returns a function that finds the pods of records by their UIDs. It does not keep the
+// records.
+func PodLookup(records map[types.UID]Record) func(types.UID) *corev1.Pod {
+	pods := make(map[types.UID]*corev1.Pod, len(records))
+	for uid, r := range records {
+		pods[uid] = r.Pod
+	}
+	return func(uid types.UID) *corev1.Pod { return pods[uid] }
 }
 
 // History is what is reported about a pod, each part encoded by its owner. Pods do not depend on

@@ -43,6 +43,16 @@ func KindOf(err error) ErrorKind {
 	return Other
 }
 
+// IsTransient reports whether an error is a temporary one of the runtime or of the node.
+func IsTransient(err error) bool {
+	switch KindOf(err) {
+	case Unavailable, Timeout, Canceled, NoSpace:
+		return true
+	default:
+		return false
+	}
+}
+
 // Failure is the last error of an action.
 type Failure struct {
 	At      time.Time

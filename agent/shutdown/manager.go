@@ -162,3 +162,21 @@ func hasTerminated(s *status.Snapshot) bool {
 	}
 	return true
 }
+
+const (
+	// ReportTimeout is the time for reports after the last pod has terminated.
+	ReportTimeout      = 3 * time.Second
+	reportPollInterval = 50 * time.Millisecond
+)
+
+// AwaitReported waits until done reports that the final statuses were sent, with a timeout. The rest
+// is sent after the reboot.
+func AwaitReported(ctx context.Context, done func() bool) {
+	for end := time.Now().Add(ReportTimeout); !done() && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(reportPollInterval):
+		}
+	}
+}

@@ -140,3 +140,18 @@ func TestCallerMayStopWaiting(t *testing.T) {
 		w.over.Wait()
 	})
 }
+
+func TestAwaitReportedIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		AwaitReported(t.Context(), func() bool { return time.Since(start) >= time.Second })
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("got a wait of %v for a report after 1 s", took)
+		}
+		start = time.Now()
+		AwaitReported(t.Context(), func() bool { return false })
+		if took := time.Since(start); took != ReportTimeout {
+			t.Errorf("got a wait of %v without a report", took)
+		}
+	})
+}

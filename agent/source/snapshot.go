@@ -29,6 +29,17 @@ type Snapshot struct {
 	Warnings   []Warning                 // by file
 }
 
+// CountInvalidFiles counts the invalid files of all sources.
+func CountInvalidFiles(sources []*Snapshot) int {
+	bad := map[string]bool{}
+	for _, s := range sources {
+		for _, f := range s.FileErrors {
+			bad[f.Path] = true
+		}
+	}
+	return len(bad)
+}
+
 // ObjectKey identifies an object that pods of a source refer to.
 type ObjectKey struct {
 	Kind plan.RefKind

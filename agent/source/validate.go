@@ -1,9 +1,14 @@
 package source
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -152,4 +157,22 @@ func (v *validation) object(key ObjectKey, o plan.Object, line int, before *Desi
 	}
 	v.out.Objects[key] = o
 	v.out.lines[key] = line
+}
+
+// APIError returns the error of Validate as an API error. Several errors are separate causes, in the
+// order of the manifest.
+func APIError(err error) error {
+	all, ok := errors.AsType[strictyaml.Errors](err)
+	if !ok || len(all) < 2 {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	out := apierrors.NewBadRequest(fmt.Sprintf("the manifest has %d errors", len(all)))
+	out.ErrStatus.Details = &metav1.StatusDetails{}
+	for _, e := range slices.SortedStableFunc(
+		slices.Values(all), func(x, y *strictyaml.Error) int { return x.Line - y.Line },
+	) {
+		out.ErrStatus.Details.Causes = append(out.ErrStatus.Details.Causes,
+			metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: e.Field, Message: e.Error()})
+	}
+	return out
 }

@@ -152,6 +152,14 @@ func (c *Cache) Find(namespace, name string) (*Snapshot, bool) {
 	return found, found != nil
 }
 
+// WaitingForName returns the other pods with the name of s that have not been synced, because they
+// wait for the name.
+func (c *Cache) WaitingForName(s *Snapshot) []*Snapshot {
+	return slices.DeleteFunc(c.ListByName(s.Pod.Namespace, s.Pod.Name), func(other *Snapshot) bool {
+		return other.Pod.UID == s.Pod.UID || other.Syncs > 0
+	})
+}
+
 // ListByName returns all pods with the name, including terminating ones and those that wait for the
 // name.
 func (c *Cache) ListByName(namespace, name string) (all []*Snapshot) {

@@ -89,3 +89,21 @@ func TestRunningInstance(t *testing.T) {
 		t.Error("unknown container: got no error")
 	}
 }
+
+func TestWaitingForName(t *testing.T) {
+	t.Parallel()
+	c := status.New()
+	put := func(uid, name string, syncs int64) *status.Snapshot {
+		pod := &corev1.Pod{}
+		pod.Namespace, pod.Name, pod.UID = "default", name, types.UID(uid)
+		s := &status.Snapshot{Pod: pod, Syncs: syncs}
+		c.Put(s)
+		return s
+	}
+	terminating := put("old", "web", 3)
+	put("new", "web", 0)
+	put("other", "db", 0)
+	if got := c.WaitingForName(terminating); len(got) != 1 || got[0].Pod.UID != "new" {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth/agent/source"
+	"berth/agent/status"
 	"berth/nodeapi"
 )
 
@@ -68,6 +69,25 @@ func (n Node) AddRuntimeProblem(w *nodeapi.PodExplanation) {
 	}
 	w.WaitingFor = append([]nodeapi.WaitReason{{Reason: "RuntimeNotReady", Message: n.RuntimeProblem}}, w.WaitingFor...)
 	w.Summary = fmt.Sprintf("the state of %s/%s may be outdated: %s", w.Namespace, w.Name, n.RuntimeProblem)
+}
+
+// Why explains the state of a pod. waiting are the pods that wait for its name. state returns the
+// state of a pod.
+func (n Node) Why(
+	s *status.Snapshot,
+	waiting []*status.Snapshot,
+	state func(*status.Snapshot) PodState,
+	now time.Time,
+) nodeapi.PodExplanation {
+	w := Why(state(s), now)
+	for _, other := range waiting {
+		w.OtherPods = append(w.OtherPods, Why(state(other), now).WaitingFor...)
+	}
+	n.AddRuntimeProblem(&w)
+	if n.WaitingForRuntime != "" || n.RuntimeProblem != "" {
+		w.Next = nil // the next steps depend on the unknown state
+	}
+	return w
 }
 
 // PodWarnings returns the warnings of the sources about one pod.

@@ -137,3 +137,23 @@ func TestPlanManifestUsesNodeState(t *testing.T) {
 		}
 	}
 }
+
+func TestWhyOfOutdatedState(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = "default", "web"
+	s := &status.Snapshot{Pod: pod, Syncs: 1}
+	waiting := &status.Snapshot{Pod: pod, Verdict: plan.Verdict{Message: "no CPU"}}
+	state := func(s *status.Snapshot) PodState {
+		return FromSnapshot(s, plan.Limits{}, func(plan.Action) string { return "" })
+	}
+	now := time.Now()
+	known := Node{}.Why(s, []*status.Snapshot{waiting}, state, now)
+	if want := Why(state(waiting), now).WaitingFor; len(known.OtherPods) != len(want) {
+		t.Errorf("got other pods %+v, want %+v", known.OtherPods, want)
+	}
+	if w := (Node{RuntimeProblem: "runtime is down"}).Why(s, nil, state, now); w.Next != nil ||
+		len(w.WaitingFor) == 0 || w.WaitingFor[0].Reason != "RuntimeNotReady" {
+		t.Errorf("got %+v", w)
+	}
+}

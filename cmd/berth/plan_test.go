@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"berth/agent/source"
 	"berth/cli"
 	"berth/internal/strictyaml"
 )
@@ -13,7 +14,7 @@ func TestManifestErrorsAreInManifestOrder(t *testing.T) {
 	var got bytes.Buffer
 	cli.PrintError(
 		&got,
-		manifestErrors(
+		source.APIError(
 			strictyaml.Errors{
 				{Line: 9, Field: "c", Message: "x"},
 				{Line: 3, Field: "a", Message: "y"},

@@ -123,7 +123,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	}
 	b.metrics = telemetry.NewMetrics(
 		b.config.NodeName,
-		telemetry.Build{Version: version, Commit: commit, Date: date, Kubernetes: kubernetesVersion()},
+		telemetry.Build{Version: version, Commit: commit, Date: date, Kubernetes: node.KubernetesVersion()},
 	)
 	if b.runtime, err = newRuntime(ctx, b); err != nil {
 		return err
@@ -322,4 +322,13 @@ func (g *group) wait(ctx context.Context, log *slog.Logger) error {
 			log.Warn("components have not stopped yet", "components", names)
 		}
 	}
+}
+
+// convertAll converts the elements of a list to the type of another package.
+func convertAll[T, U any](list []T, convert func(T) U) []U {
+	out := make([]U, 0, len(list))
+	for _, x := range list {
+		out = append(out, convert(x))
+	}
+	return out
 }

@@ -30,7 +30,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	if b.config.StaticPodPath != "" {
 		b.directory = source.NewDirectory(source.DirectoryOptions{
 			Path: b.config.StaticPodPath, NodeName: b.config.NodeName, RescanInterval: b.config.FileCheckFrequency,
-			SuffixNodeName: !b.config.Standalone(), Log: b.log, PreviousPod: persistedPods(records),
+			SuffixNodeName: !b.config.Standalone(), Log: b.log, PreviousPod: checkpoint.PodLookup(records),
 		})
 		sources = append(sources, b.directory)
 	}
@@ -38,7 +38,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		sources = append(sources, b.cluster.source)
 	}
 	run := lifecycle.New(lifecycle.Options{
-		Exec: b.execs.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
+		Exec: b.execs.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + node.KubernetesRelease(),
 		RecordWarning: b.warnPod, OnHTTPFallback: b.metrics.CountHookHTTPFallback,
 	})
 	return agent.New(agent.Config{
@@ -116,15 +116,6 @@ func (b *berth) initialNode() admission.Node {
 	}
 }
 
-// persistedPods returns a lookup function for the persisted pods.
-func persistedPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.Pod {
-	pods := make(map[types.UID]*corev1.Pod, len(records))
-	for uid, r := range records {
-		pods[uid] = r.Pod
-	}
-	return func(uid types.UID) *corev1.Pod { return pods[uid] }
-}
-
 // warnPod logs a warning about a pod and records it as an event.
 func (b *berth) warnPod(pod *corev1.Pod, reason, message string) {
 	b.log.Warn(message, "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
@@ -132,15 +123,7 @@ func (b *berth) warnPod(pod *corev1.Pod, reason, message string) {
 }
 
 // invalidManifests counts the invalid manifest files.
-func (b *berth) invalidManifests() int {
-	bad := map[string]bool{}
-	for _, snap := range b.agent.Snapshots() {
-		for _, f := range snap.FileErrors {
-			bad[f.Path] = true
-		}
-	}
-	return len(bad)
-}
+func (b *berth) invalidManifests() int { return source.CountInvalidFiles(b.agent.Snapshots()) }
 
 // leakFinder finds leaks of the runtime and of the pod network.
 func (b *berth) leakFinder() *leaks.Finder {

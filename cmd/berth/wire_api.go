@@ -3,15 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	goruntime "runtime"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
@@ -20,7 +16,7 @@ import (
 	"berth/cli"
 	"berth/cli/explain"
 	"berth/internal/nodeconfig"
-	"berth/internal/strictyaml"
+	"berth/node"
 	"berth/node/check"
 	"berth/nodeapi"
 )
@@ -89,6 +85,20 @@ func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error
 	return b.agent.StatusCache.Watch(ctx, func(n status.Event) error { return send(explain.PodEvent(n)) })
 }
 
+func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev1.EventList, error) {
+	return &corev1.EventList{Items: b.events.Matching(req.Matches)}, nil
+}
+
+func (b *berth) watchEvents(
+	ctx context.Context,
+	req nodeapi.EventsRequest,
+	send func(nodeapi.EventNotification) error,
+) error {
+	return b.events.Watch(ctx, req.Matches,
+		func(e *corev1.Event) error { return send(nodeapi.EventNotification{Event: e}) },
+		func(n int) error { return send(nodeapi.EventNotification{Missed: n}) })
+}
+
 // node returns the state of the node apart from its pods.
 func (b *berth) node() explain.Node {
 	n := explain.Node{Name: b.config.NodeName, Sources: b.agent.Snapshots()}
@@ -114,7 +124,7 @@ func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.D
 			s.Object(),
 		), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
 		Warnings:  b.node().PodWarnings(namespace, name),
-		NextRetry: explain.NextRetries(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), time.Now()),
+		NextRetry: explain.NextRetries(b.podState(s), time.Now()),
 	}, nil
 }
 
@@ -126,19 +136,13 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.PodExp
 	} else if err != nil {
 		return nodeapi.PodExplanation{}, err
 	}
-	w := explain.Why(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), time.Now())
-	for _, other := range b.agent.StatusCache.ListByName(namespace, name) {
-		if other.Pod.UID != s.Pod.UID && other.Syncs == 0 {
-			w.OtherPods = append(
-				w.OtherPods,
-				explain.Why(explain.FromSnapshot(other, b.agent.Limits, b.runtime.progress), time.Now()).WaitingFor...)
-		}
-	}
-	node.AddRuntimeProblem(&w)
-	if node.WaitingForRuntime != "" || node.RuntimeProblem != "" {
-		w.Next = nil // the next steps depend on the unknown state
-	}
-	return w, nil
+	waiting := b.agent.StatusCache.WaitingForName(s)
+	return node.Why(s, waiting, b.podState, time.Now()), nil
+}
+
+// podState returns the state of a pod for explanations.
+func (b *berth) podState(s *status.Snapshot) explain.PodState {
+	return explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress)
 }
 
 func (b *berth) timeline(ctx context.Context, namespace, name string) (nodeapi.Timeline, error) {
@@ -151,20 +155,6 @@ func (b *berth) timeline(ctx context.Context, namespace, name string) (nodeapi.T
 		return nodeapi.Timeline{}, nodeapi.NotFound(name)
 	}
 	return explain.Timeline(s.Pod, t, time.Now()), nil
-}
-
-// manifestErrors reports each error of a manifest as a separate cause, in the order of the
-// manifest.
-func manifestErrors(all strictyaml.Errors) error {
-	err := apierrors.NewBadRequest(fmt.Sprintf("the manifest has %d errors", len(all)))
-	err.ErrStatus.Details = &metav1.StatusDetails{}
-	for _, e := range slices.SortedStableFunc(
-		slices.Values(all), func(x, y *strictyaml.Error) int { return x.Line - y.Line },
-	) {
-		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
-			metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: e.Field, Message: e.Error()})
-	}
-	return err
 }
 
 // podOf returns the known pod with that UID, or nil.
@@ -181,42 +171,28 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 	desired, err := source.Validate(
 		source.Input{Path: "manifest", Data: manifest, Modified: now, Now: now, PreviousPod: b.podOf},
 		source.Identity{NodeName: b.config.NodeName, SuffixNodeName: !b.config.Standalone()}, nil)
-	if all, ok := errors.AsType[strictyaml.Errors](err); ok && len(all) > 1 {
-		return nodeapi.PlanResult{}, manifestErrors(all)
-	}
 	if err != nil {
-		return nodeapi.PlanResult{}, badRequest("%s", err)
+		return nodeapi.PlanResult{}, source.APIError(err)
 	}
-	planContext := explain.PlanContext{
+	return explain.PlanManifest(desired, b.planContext(ctx), now), nil
+}
+
+// planContext returns what a plan depends on besides the manifest.
+func (b *berth) planContext(ctx context.Context) explain.PlanContext {
+	return explain.PlanContext{
 		Limits: b.agent.Limits, Find: b.agent.StatusCache.Find, Objects: b.agent.ReferencedObjects,
 		LocalImage: func(pod *corev1.Pod, image string, objects plan.Objects) (plan.Image, bool) {
 			img, ok, err := b.runtime.images.Present(ctx, pod, image, objects)
 			return img, ok && err == nil
 		},
-		Rejection: func(pod, replaced *corev1.Pod) string {
-			state, err := b.agent.AllocatorState(ctx)
-			if err != nil {
-				return ""
-			}
-			if replaced != nil {
-				state = state.Without(replaced)
-			}
-			return state.Rejection(pod)
-		},
-		Resize: func(old, pod *corev1.Pod) plan.Verdict {
-			state, err := b.agent.AllocatorState(ctx)
-			if err != nil {
-				return plan.Verdict{State: plan.Admitted}
-			}
-			return state.CheckResize(old, pod)
-		},
+		Rejection: func(pod, replaced *corev1.Pod) string { return b.agent.Rejection(ctx, pod, replaced) },
+		Resize:    func(old, pod *corev1.Pod) plan.Verdict { return b.agent.CheckResize(ctx, old, pod) },
 	}
-	return explain.PlanManifest(desired, planContext, now), nil
 }
 
 func clientVersion() nodeapi.Version {
 	return nodeapi.Version{
-		Version: version, Commit: commit, Kubernetes: kubernetesVersion(), Go: goruntime.Version(),
+		Version: version, Commit: commit, Kubernetes: node.KubernetesVersion(), Go: goruntime.Version(),
 		Platform: goruntime.GOOS + "/" + goruntime.GOARCH,
 	}
 }
@@ -232,29 +208,35 @@ func (b *berth) versionOf(ctx context.Context) nodeapi.Version {
 // health returns the checks of the health port.
 func (b *berth) health() nodeapi.Health {
 	return nodeapi.Health{
-		Live: nodeapi.HealthChecks{{Name: "loops", Check: func(context.Context) error {
-			if ok, why := b.loops.Healthy(); !ok {
-				return fmt.Errorf("%s", why)
-			}
-			return nil
-		}}},
+		Live: nodeapi.HealthChecks{{Name: "loops", Check: b.loopsHealthy}},
 		Ready: nodeapi.HealthChecks{
 			{Name: "runtime", Check: func(context.Context) error { return b.runtime.statuses.Healthy() }},
-			{Name: "adopted", Check: func(context.Context) error {
-				select {
-				case <-b.agent.Ready():
-					return nil
-				default:
-					return fmt.Errorf("state of the container runtime is not known yet")
-				}
-			}},
-			{Name: "store", NonFatal: true, Check: func(context.Context) error {
-				if bad, why := b.store.Degraded(); bad {
-					return errors.New("pod records are only in memory: " + why)
-				}
-				return nil
-			}},
+			{Name: "adopted", Check: b.runtimeKnown},
+			{Name: "store", NonFatal: true, Check: b.storeHealthy},
 		},
 		Metrics: b.metrics.Handler(),
 	}
+}
+
+func (b *berth) loopsHealthy(context.Context) error {
+	if ok, why := b.loops.Healthy(); !ok {
+		return errors.New(why)
+	}
+	return nil
+}
+
+func (b *berth) runtimeKnown(context.Context) error {
+	select {
+	case <-b.agent.Ready():
+		return nil
+	default:
+		return errors.New("state of the container runtime is not known yet")
+	}
+}
+
+func (b *berth) storeHealthy(context.Context) error {
+	if bad, why := b.store.Degraded(); bad {
+		return errors.New("pod records are only in memory: " + why)
+	}
+	return nil
 }

@@ -42,7 +42,7 @@ func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Mana
 func mayHoldDevices(records map[types.UID]checkpoint.Record) func(types.UID) bool {
 	return func(uid types.UID) bool {
 		rec, known := records[uid]
-		return known && rec.Memory.Phase != corev1.PodSucceeded && rec.Memory.Phase != corev1.PodFailed
+		return known && !rec.Terminated()
 	}
 }
 

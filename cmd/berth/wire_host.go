@@ -111,16 +111,8 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 
 // warnCgroupV1 logs configured features that cgroup v1 does not support.
 func (h *host) warnCgroupV1(c nodeconfig.Cgroups) {
-	if h.cgroups.V2() {
-		return
-	}
-	for field, configured := range map[string]bool{
-		"memoryThrottlingFactor": c.MemoryThrottlingFactor > 0, "memoryReservationPolicy": c.TieredMemoryReservation,
-		"memorySwap.swapBehavior": c.LimitedSwap,
-	} {
-		if configured {
-			h.b.log.Warn("configuration field has no effect with cgroup v1", "field", field)
-		}
+	if fields := c.V2Fields(); !h.cgroups.V2() && len(fields) > 0 {
+		h.b.log.Warn("configuration fields have no effect with cgroup v1", "fields", fields)
 	}
 }
 
@@ -199,11 +191,7 @@ func (h *host) env(
 	if err != nil {
 		return nil, err
 	}
-	byName := make(map[string]string, len(vars))
-	for _, v := range vars {
-		byName[v.Key] = string(v.Value)
-	}
-	return func(name string) (string, bool) { v, ok := byName[name]; return v, ok }, nil
+	return criconfig.LookupEnv(vars), nil
 }
 
 // Allocatable is the capacity available to pods.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,24 +17,12 @@ func (b *berth) collectImages(ctx context.Context) {
 
 // imagesCollected reports the result of a garbage collection.
 func (b *berth) imagesCollected(c images.GCResult, err error) {
-	for _, r := range c.Removed {
-		b.metrics.CountImageGarbageCollected(string(r.Reason))
-		b.log.Info("image removed", "image", r.Names, "id", r.ID, "bytes", r.Size, "why", r.Message)
-	}
+	c.Report(b.log, b.metrics.CountImageGarbageCollected)
 	if err != nil {
 		b.warnNode("ImageGCFailed", err.Error())
 	}
 	if c.Shortfall > 0 {
-		b.warnNode(
-			"FreeDiskSpaceFailed",
-			fmt.Sprintf(
-				"Failed to garbage collect required amount of images. Attempted to free %d bytes, but only "+
-					"found %d bytes "+
-					"eligible to free.",
-				c.Needed,
-				c.Needed-min(c.Needed, c.Shortfall),
-			),
-		)
+		b.warnNode("FreeDiskSpaceFailed", c.ShortfallMessage())
 	}
 }
 

@@ -50,11 +50,8 @@ const hostLogs = "/var/log"
 func (b *berth) nodeAPI(ctx context.Context) (net.Listener, server.Options, error) {
 	c := b.config.Server
 	var o server.Options
-	switch {
-	case !c.Enabled:
+	if !c.Enabled || b.config.Standalone() && c.ClientCAFile == "" { // no client could authenticate
 		return nil, o, nil
-	case b.config.Standalone() && c.ClientCAFile == "":
-		return nil, o, nil // no client could authenticate
 	}
 	o, err := b.nodeAPIOptions()
 	if err != nil {
@@ -75,16 +72,9 @@ func (b *berth) nodeAPIOptions() (o server.Options, err error) {
 		NodeName: b.config.NodeName, Handlers: b.kubeletHandlers(), Reviews: b.server.reviews, Log: b.log,
 		TokenTTL: c.WebhookTTL, AuthorizedTTL: c.AuthorizedTTL, UnauthorizedTTL: c.UnauthorizedTTL,
 		MinVersion: c.MinVersion, CipherSuites: c.CipherSuites,
+		CurvePreferences:        convertAll(c.CurvePreferences, func(id int32) tls.CurveID { return tls.CurveID(id) }),
 		EnableDebuggingHandlers: c.DebuggingHandlers, StreamIdleTimeout: c.StreamIdleTimeout,
-	}
-	for _, id := range c.CurvePreferences {
-		o.CurvePreferences = append(o.CurvePreferences, tls.CurveID(id))
-	}
-	switch {
-	case c.AlwaysAllow:
-		o.AuthorizationMode = server.ModeAlwaysAllow
-	case b.config.Standalone():
-		o.AuthorizationMode = server.ModeMastersOnly
+		AuthorizationMode: server.ModeFor(c.AlwaysAllow, b.config.Standalone()),
 	}
 	if !c.Webhook {
 		o.Reviews.Token = nil

@@ -8,6 +8,7 @@ import (
 
 	"berth/agent/plan"
 	"berth/cri"
+	"berth/images"
 	"berth/images/offline"
 	"berth/nodeapi"
 )
@@ -20,23 +21,11 @@ func (b *berth) newOffline() *offline.Importer {
 	return offline.New(offline.Options{
 		Dir: b.config.Images.ArchiveDir, Records: filepath.Join(b.config.StateDir, importRecords),
 		Runtime: importer{b.runtime.client}, Log: b.log,
-		OnImported: func(file string, list []offline.Image) {
-			for _, img := range list {
-				b.log.Info("image imported", "file", file, "image", img.Name, "id", img.ID)
-			}
-			b.agent.ImagesImported()
-		},
+		OnImported: func(string, []offline.Image) { b.agent.ImagesImported() },
 		OnFailed: func(file string, err error) {
 			b.warnNode("ImageImportFailed", fmt.Sprintf("Failed to import images of %s: %v", file, err))
 		},
-		IsTransient: func(err error) bool {
-			switch plan.KindOf(err) {
-			case plan.Unavailable, plan.Timeout, plan.Canceled, plan.NoSpace:
-				return true
-			default:
-				return false
-			}
-		},
+		IsTransient: plan.IsTransient,
 	})
 }
 
@@ -65,19 +54,14 @@ func (b *berth) listImages(ctx context.Context) (out nodeapi.Images, err error) 
 	if err != nil {
 		return out, err
 	}
-	out.Images = []nodeapi.Image{}
-	for _, img := range list {
-		out.Images = append(
-			out.Images,
-			nodeapi.Image{ID: img.ID, Names: img.Names, Size: img.Size, Pinned: img.Pinned, InUse: img.InUse},
-		)
-	}
-	for _, f := range b.offline.Files() {
-		a := nodeapi.Archive{Path: f.Path, State: string(f.State), Message: f.Message}
-		for _, img := range f.Images {
-			a.Images = append(a.Images, img.Name)
+	out.Images = convertAll(list, func(i images.ImageInfo) nodeapi.Image {
+		return nodeapi.Image{ID: i.ID, Names: i.Names, Size: i.Size, Pinned: i.Pinned, InUse: i.InUse}
+	})
+	out.Archives = convertAll(b.offline.Files(), func(f offline.File) nodeapi.Archive {
+		return nodeapi.Archive{
+			Path: f.Path, State: string(f.State), Message: f.Message,
+			Images: convertAll(f.Images, func(i offline.Image) string { return i.Name }),
 		}
-		out.Archives = append(out.Archives, a)
-	}
+	})
 	return out, nil
 }

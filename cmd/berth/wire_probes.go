@@ -9,6 +9,7 @@ import (
 
 	"berth/cli/explain"
 	"berth/internal/telemetry"
+	"berth/node"
 	"berth/nodeapi"
 	"berth/probes"
 	"berth/probes/exectracker"
@@ -27,7 +28,7 @@ func newExecTracker(b *berth) *exectracker.Tracker {
 // newProbes creates the probe manager.
 func newProbes(b *berth) *probes.Manager {
 	return probes.New(probes.Options{
-		Runtime: b.execs, UserAgent: "kube-probe/" + kubernetesRelease(), OnStart: b.metrics.ObserveProbeDelay,
+		Runtime: b.execs, UserAgent: "kube-probe/" + node.KubernetesRelease(), OnStart: b.metrics.ObserveProbeDelay,
 		OnResult: func(s probes.Sample, of probes.Target) {
 			result := map[probes.Result]string{
 				probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed",
@@ -50,29 +51,18 @@ func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.P
 	if err != nil {
 		return nodeapi.PodProbes{}, err
 	}
-	var states []explain.ProbeState
-	for _, r := range b.probes.Statuses(ctx, s.Pod.UID) {
-		x := explain.ProbeState{
-			ContainerID:   r.ContainerID,
-			Probed:        r.Probed,
-			Passed:        r.Passed,
-			NextRun:       r.NextRun,
-			Running:       r.Running,
-			MissedPeriods: r.Missed,
+	states := convertAll(b.probes.Statuses(ctx, s.Pod.UID), func(r probes.Status) explain.ProbeState {
+		return explain.ProbeState{
+			ContainerID: r.ContainerID, Probed: r.Probed, Passed: r.Passed, NextRun: r.NextRun, Running: r.Running,
+			MissedPeriods: r.Missed, Recent: convertAll(r.Recent, probeRun),
 		}
-		for _, run := range r.Recent {
-			x.Recent = append(
-				x.Recent,
-				nodeapi.ProbeRun{
-					At:                    run.At,
-					Seconds:               run.Duration.Seconds(),
-					Result:                run.Result.String(),
-					CountsTowardThreshold: run.Counted,
-					Output:                run.Output,
-				},
-			)
-		}
-		states = append(states, x)
+	})
+	return explain.Probes(b.podState(s), states, time.Now()), nil
+}
+
+func probeRun(s probes.Sample) nodeapi.ProbeRun {
+	return nodeapi.ProbeRun{
+		At: s.At, Seconds: s.Duration.Seconds(), Result: s.Result.String(), CountsTowardThreshold: s.Counted,
+		Output: s.Output,
 	}
-	return explain.Probes(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), states, time.Now()), nil
 }

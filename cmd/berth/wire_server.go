@@ -2,14 +2,9 @@ package main
 
 import (
 	"context"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/admission"
@@ -20,7 +15,6 @@ import (
 	"berth/internal/apiclient"
 	"berth/node"
 	"berth/node/registration"
-	"berth/podspec"
 )
 
 // cluster contains the components of a node in a cluster.
@@ -39,11 +33,8 @@ type cluster struct {
 	nodeReceived chan struct{} // closed when the Node was received
 	nameUnique   chan struct{} // closed when the node name is known to be unique
 	// Used only by the node registration.
-	labels         map[string]string
-	taints         []corev1.Taint
-	podCIDRs       []string // pod CIDRs in the network configuration
-	images         []corev1.ContainerImage
-	imagesListedAt time.Time
+	changes registration.Changes
+	images  registration.ImageList
 
 	networkUnavailable bool // the condition NetworkUnavailable was set by an earlier process
 }
@@ -64,6 +55,13 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 		return nil, err
 	}
 	j.client = j.identity.Client
+	j.changes = registration.Changes{OnLabelsOrTaints: j.updateAdmission, Log: b.log}
+	if b.config.Network.PodCIDRsFromNode {
+		j.changes.OnPodCIDRs = b.host.writeNetwork
+	}
+	j.images.List = func(ctx context.Context) ([]corev1.ContainerImage, error) {
+		return b.runtime.images.LargestImages(ctx, c.StatusMaxImages)
+	}
 	if b.config.Server.ServerTLSBootstrap {
 		j.serving = j.identity.ServingCertificate(b.host.addrs)
 	}
@@ -89,7 +87,7 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 		Busy: j.statusManager.PodsStarting,
 	})
 	j.source = sourceapi.New(sourceapi.Options{
-		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log,
+		Client: j.client, NodeName: b.config.NodeName, PreviousPods: sourceapi.AssignedPods(records), Log: b.log,
 		OnPod: j.statusManager.PodUpdated, NodeRegistered: j.nodeReceived, NameUnique: j.nameUnique,
 	})
 	j.registration = registration.New(registration.Options{
@@ -120,84 +118,59 @@ func (j *cluster) start(ctx context.Context, components *group) {
 	}
 }
 
-// assignedPods returns the persisted pods that the API server had assigned to this node.
-func assignedPods(records map[types.UID]checkpoint.Record) (out []sourceapi.PreviousPod) {
-	for _, r := range records {
-		if r.Pod != nil && podspec.FromAPIServer(r.Pod) {
-			out = append(out, sourceapi.PreviousPod{Pod: r.Pod, Objects: r.Objects})
-		}
-	}
-	return out
-}
-
-// nodeUpdated applies a change of the Node: labels and taints affect admission.
-func (j *cluster) nodeUpdated(n *corev1.Node) {
-	if !maps.Equal(j.labels, n.Labels) || !equality.Semantic.DeepEqual(j.taints, n.Spec.Taints) {
-		j.labels, j.taints = n.Labels, n.Spec.Taints
-		j.b.admissionNode.Update(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
-	}
-	j.networkUnavailable = gateway.UnavailableByBerth(n)
-	if j.b.config.Network.PodCIDRsFromNode && !slices.Equal(j.podCIDRs, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
-		if err := j.b.host.writeNetwork(n.Spec.PodCIDRs); err != nil {
-			j.b.log.Error("pod network configuration failed", "ranges", n.Spec.PodCIDRs, "err", err)
-		} else {
-			j.podCIDRs = n.Spec.PodCIDRs
-		}
-	}
-	j.nodeOnce.Do(func() { close(j.nodeReceived) })
-}
-
 // eventQueueSize is the number of events that can wait to be sent to the API server.
 const eventQueueSize = 1000
 
-const imagesMaxAge = time.Minute // maximum age of the image list in the node status
+// nodeUpdated applies a change of the Node.
+func (j *cluster) nodeUpdated(n *corev1.Node) {
+	j.networkUnavailable = gateway.UnavailableByBerth(n)
+	j.changes.Apply(n)
+	j.nodeOnce.Do(func() { close(j.nodeReceived) })
+}
+
+// updateAdmission applies a change of labels and taints, which affect admission.
+func (j *cluster) updateAdmission(labels map[string]string, taints []corev1.Taint) {
+	j.b.admissionNode.Update(func(o *admission.Node) { o.Labels, o.Taints = labels, taints })
+}
 
 // facts returns the current node status.
 func (j *cluster) facts(ctx context.Context) registration.Facts {
-	b := j.b
-	resources := b.devices.NodeResources()
+	b, resources := j.b, j.b.devices.NodeResources()
 	f := registration.Facts{
-		Labels: b.host.labels, System: node.SystemInfo(),
-		Capacity: withDevices(
-			b.host.resources.Capacity,
-			resources.Capacity,
-		), Allocatable: withDevices(b.host.Allocatable(), resources.Allocatable),
-		Addresses: []corev1.NodeAddress{},
+		Labels: b.host.labels, System: j.system(ctx), Images: j.images.Images(ctx),
+		Addresses:      registration.NodeAddresses(b.host.ips, b.config.NodeName),
+		Capacity:       withDevices(b.host.resources.Capacity, resources.Capacity),
+		Allocatable:    withDevices(b.host.Allocatable(), resources.Allocatable),
+		NotReady:       j.notReady(),
+		Network:        j.networkCondition(),
+		MemoryPressure: b.pressure.HasCondition(corev1.NodeMemoryPressure),
+		DiskPressure:   b.pressure.HasCondition(corev1.NodeDiskPressure),
+		PIDPressure:    b.pressure.HasCondition(corev1.NodePIDPressure),
 	}
-	for _, ip := range b.host.ips {
-		f.Addresses = append(f.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-	}
-	f.Addresses = append(f.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: b.config.NodeName})
-	f.System.KubeletVersion = kubernetesVersion() + "+berth"
 	if b.config.Server.Enabled {
 		f.Port = int32(b.config.Server.Port)
 	}
-	if name, number, err := b.runtime.client.Version(ctx); err == nil {
-		f.System.ContainerRuntimeVersion = name + "://" + number
-	}
-	if time.Since(j.imagesListedAt) > imagesMaxAge {
-		if images, err := b.runtime.images.LargestImages(ctx, b.config.Node.StatusMaxImages); err == nil {
-			j.images, j.imagesListedAt = images, time.Now()
-		}
-	}
-	f.Images = j.images
-	f.NotReady, f.Network = b.runtime.statuses.NotReady(), j.networkCondition()
-	if b.drain.ShuttingDown() {
-		f.NotReady = strings.Join(
-			slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }),
-			"; ",
-		)
-	}
-	f.MemoryPressure, f.DiskPressure, f.PIDPressure = b.pressure.HasCondition(
-		corev1.NodeMemoryPressure,
-	), b.pressure.HasCondition(
-		corev1.NodeDiskPressure,
-	), b.pressure.HasCondition(
-		corev1.NodePIDPressure,
-	)
 	if st := b.runtime.statuses.Latest(); st != nil {
 		f.RuntimeHandlers = st.NodeHandlers()
 		f.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &st.SupplementalGroupsPolicy}
 	}
 	return f
+}
+
+func (j *cluster) system(ctx context.Context) corev1.NodeSystemInfo {
+	s := node.SystemInfo()
+	s.KubeletVersion = node.KubernetesVersion() + "+berth"
+	if name, number, err := j.b.runtime.client.Version(ctx); err == nil {
+		s.ContainerRuntimeVersion = name + "://" + number
+	}
+	return s
+}
+
+// notReady returns why the node is not ready; empty: it is ready.
+func (j *cluster) notReady() string {
+	reasons := []string{j.b.runtime.statuses.NotReady()}
+	if j.b.drain.ShuttingDown() {
+		reasons = append(reasons, "node is shutting down")
+	}
+	return registration.NotReadyReason(reasons...)
 }

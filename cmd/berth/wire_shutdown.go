@@ -6,15 +6,10 @@ import (
 
 	"berth/admission"
 	"berth/agent/shutdown"
+	"berth/internal/nodeconfig"
 	nodeshutdown "berth/node/shutdown"
 	"berth/nodeapi"
 	"berth/systemd"
-)
-
-// Time for reports after the last pod has terminated.
-const (
-	reportTimeout      = 3 * time.Second
-	reportPollInterval = 50 * time.Millisecond
 )
 
 // newDrain creates the graceful node shutdown.
@@ -27,10 +22,9 @@ func (b *berth) newDrain() *shutdown.Manager {
 
 func (b *berth) shutdownGroups() []nodeshutdown.Group {
 	c := b.config.Shutdown
-	var by []nodeshutdown.Group
-	for _, p := range c.ByPriority {
-		by = append(by, nodeshutdown.Group{Priority: p.Priority, GracePeriod: p.Grace})
-	}
+	by := convertAll(c.ByPriority, func(p nodeconfig.PriorityGrace) nodeshutdown.Group {
+		return nodeshutdown.Group{Priority: p.Priority, GracePeriod: p.Grace}
+	})
 	return nodeshutdown.Groups(c.GracePeriod, c.CriticalGracePeriod, by)
 }
 
@@ -63,43 +57,36 @@ func (b *berth) flush(ctx context.Context) {
 	if b.cluster == nil {
 		return
 	}
-	done := func() bool { return b.cluster.statusManager.Idle() && b.cluster.registration.StatusSynced() }
-	for end := time.Now().Add(reportTimeout); !done() && time.Now().Before(end); {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(reportPollInterval):
-		}
-	}
+	shutdown.AwaitReported(ctx, func() bool {
+		return b.cluster.statusManager.Idle() && b.cluster.registration.StatusSynced()
+	})
 }
 
 // watchShutdown delays a system shutdown until the pods have terminated, if possible.
 func (b *berth) watchShutdown(ctx context.Context) {
 	groups := b.shutdownGroups()
 	if len(groups) == 0 {
-		if removed, err := systemd.RemoveInhibitDelay(ctx, systemd.LogindDropInDir); err != nil {
-			b.log.Warn(
-				"shutdown delay configured for logind could not be removed",
-				"file",
-				systemd.InhibitDelayFile(systemd.LogindDropInDir),
-				"err",
-				err,
-			)
-		} else if removed {
-			b.log.Info("shutdown delay of logind restored to its default")
-		}
+		b.removeShutdownDelay(ctx)
 		return
 	}
 	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{
-		DelayNeeded: nodeshutdown.TotalGracePeriod(
-			groups,
-		) + time.Duration(
-			len(groups),
-		)*shutdown.KillSlack + reportTimeout,
+		DelayNeeded: nodeshutdown.TotalGracePeriod(groups) + time.Duration(len(groups))*shutdown.KillSlack +
+			shutdown.ReportTimeout,
 		DropInDir: systemd.LogindDropInDir, Log: b.log,
 		OnCancel: b.shutdownCanceled,
 		Drain:    func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // fails only if ctx ends
 	})
+}
+
+// removeShutdownDelay removes the shutdown delay that an earlier configuration has set.
+func (b *berth) removeShutdownDelay(ctx context.Context) {
+	removed, err := systemd.RemoveInhibitDelay(ctx, systemd.LogindDropInDir)
+	if err != nil {
+		file := systemd.InhibitDelayFile(systemd.LogindDropInDir)
+		b.log.Warn("shutdown delay configured for logind could not be removed", "path", file, "err", err)
+	} else if removed {
+		b.log.Info("shutdown delay of logind restored to its default")
+	}
 }
 
 // drainNode handles the request of the drain unit.

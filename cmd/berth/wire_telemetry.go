@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
-	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,45 +20,20 @@ const (
 
 // notify reports readiness, status and progress to systemd.
 func (b *berth) notify(ctx context.Context) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		b.watchdog.Run(ctx, b.loops.Healthy)
-	}()
-	defer func() { <-done }()
-	defer func() {
-		if !errors.Is(context.Cause(ctx), errReload) { // the process continues
-			b.notifySystemd(systemd.Stopping)
-		}
-	}()
-	b.notifySystemd(systemd.Status(statusWaitingForRuntime))
-	if !systemd.AwaitStart(ctx, b.agent.Ready(), startTimeout, b.loops.Healthy, b.notifySystemd) && ctx.Err() == nil {
-		b.log.Warn("reporting readiness to systemd without the container runtime", "after", startTimeout)
-		b.notifySystemd(systemd.Ready)
+	var watchdog sync.WaitGroup
+	defer watchdog.Wait()
+	watchdog.Go(func() { b.watchdog.Run(ctx, b.loops.Healthy) })
+	reporter := systemd.StateReporter{
+		Ready: b.agent.Ready(), StartTimeout: startTimeout, StartStatus: statusWaitingForRuntime,
+		Healthy: b.loops.Healthy, Status: b.statusLine, Subscribe: b.agent.StatusCache.Subscribe,
+		Notify: b.notifySystemd,
+		OnStartTimeout: func() {
+			b.log.Warn("reporting readiness to systemd without the container runtime", "after", startTimeout)
+		},
 	}
-	select {
-	case <-ctx.Done():
-		return
-	case <-b.agent.Ready():
-	}
-	b.notifySystemd(systemd.Ready, systemd.Status(b.statusLine()))
-	changed, stop := b.agent.StatusCache.Subscribe()
-	defer stop()
-	for last := ""; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-		if line := b.statusLine(); line != last {
-			last = line
-			b.notifySystemd(systemd.Status(line))
-		}
-		select { // limit updates on a busy node
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Second):
-		}
+	reporter.Run(ctx)
+	if !errors.Is(context.Cause(ctx), errReload) { // the process continues
+		b.notifySystemd(systemd.Stopping)
 	}
 }
 
@@ -99,29 +73,6 @@ func (b *berth) statusLine() string {
 	return line
 }
 
-// kubernetesVersion is the Kubernetes release of the linked API types.
-func kubernetesVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	for _, m := range info.Deps {
-		if m.Path == "k8s.io/api" {
-			return "v1" + strings.TrimPrefix(m.Version, "v0")
-		}
-	}
-	return ""
-}
-
 func badRequest(format string, args ...any) error {
 	return apierrors.NewBadRequest(fmt.Sprintf(format, args...))
-}
-
-// kubernetesRelease is the release as major.minor.
-func kubernetesRelease() string {
-	release := strings.TrimPrefix(kubernetesVersion(), "v")
-	if parts := strings.SplitN(release, ".", 3); len(parts) == 3 {
-		release = parts[0] + "." + parts[1]
-	}
-	return release
 }

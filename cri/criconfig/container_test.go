@@ -542,3 +542,13 @@ func TestContainerNameCannotEscapeLogDir(t *testing.T) {
 		expectError(t, err, plan.Invalid, "cannot be the name of its log directory")
 	}
 }
+
+func TestLookupEnv(t *testing.T) {
+	t.Parallel()
+	lookup := LookupEnv([]*runtimeapi.KeyValue{{Key: "A", Value: []byte("1")}, {Key: "B"}})
+	for name, want := range map[string]string{"A": "1 true", "B": " true", "C": " false"} {
+		if value, found := lookup(name); fmt.Sprint(value, " ", found) != want {
+			t.Errorf("%s: got %q, %t", name, value, found)
+		}
+	}
+}

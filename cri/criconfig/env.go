@@ -253,3 +253,15 @@ func allocatable(node Node, setup plan.ContainerConfig) corev1.ResourceList {
 	}
 	return node.Allocatable
 }
+
+// LookupEnv returns a function that looks up variables by name.
+func LookupEnv(vars []*runtimeapi.KeyValue) func(name string) (value string, found bool) {
+	byName := make(map[string]string, len(vars))
+	for _, v := range vars {
+		byName[v.Key] = string(v.Value)
+	}
+	return func(name string) (string, bool) {
+		v, ok := byName[name]
+		return v, ok
+	}
+}

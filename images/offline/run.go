@@ -307,6 +307,9 @@ func (f *importRun) handleResult(o importResult) {
 	}
 	f.publish() // before OnImported, so that the images are pinned by then
 	if o.imported {
+		for _, img := range o.entry.Images {
+			f.o.Log.Info("image imported", "path", path, "image", img.Name, "imageID", img.ID)
+		}
 		f.o.OnImported(path, o.entry.Images)
 	}
 }

@@ -116,6 +116,20 @@ type Cgroups struct {
 	TieredMemoryReservation bool    // memoryReservationPolicy TieredReservation (v2)
 }
 
+// V2Fields returns the configured fields that have an effect only with cgroup v2.
+func (c Cgroups) V2Fields() (fields []string) {
+	if c.MemoryThrottlingFactor > 0 {
+		fields = append(fields, "memoryThrottlingFactor")
+	}
+	if c.TieredMemoryReservation {
+		fields = append(fields, "memoryReservationPolicy")
+	}
+	if c.LimitedSwap {
+		fields = append(fields, "memorySwap.swapBehavior")
+	}
+	return fields
+}
+
 // Network are the network settings of pods.
 type Network struct {
 	ClusterDNS         []netip.Addr

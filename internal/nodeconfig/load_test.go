@@ -658,3 +658,15 @@ func TestDeprecatedLogLimitIsIgnored(t *testing.T) {
 		}
 	}
 }
+
+func TestV2FieldsAreThoseConfigured(t *testing.T) {
+	t.Parallel()
+	if got := (Cgroups{}).V2Fields(); got != nil {
+		t.Errorf("got %q", got)
+	}
+	all := Cgroups{MemoryThrottlingFactor: 0.9, TieredMemoryReservation: true, LimitedSwap: true}
+	if got := strings.Join(all.V2Fields(), " "); got !=
+		"memoryThrottlingFactor memoryReservationPolicy memorySwap.swapBehavior" {
+		t.Errorf("got %s", got)
+	}
+}

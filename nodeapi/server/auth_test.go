@@ -328,3 +328,18 @@ func TestReviewCacheIsBounded(t *testing.T) {
 		t.Errorf("got %d cached results", len(a.cached))
 	}
 }
+
+func TestAuthorizationModeOfNode(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		alwaysAllow, standalone bool
+		want                    AuthorizationMode
+	}{
+		{true, true, ModeAlwaysAllow}, {true, false, ModeAlwaysAllow}, {false, true, ModeMastersOnly},
+		{false, false, ModeWebhook},
+	} {
+		if got := ModeFor(row.alwaysAllow, row.standalone); got != row.want {
+			t.Errorf("always allow %t, standalone %t: got %d", row.alwaysAllow, row.standalone, got)
+		}
+	}
+}

@@ -21,6 +21,17 @@ const (
 	ModeMastersOnly
 )
 
+// ModeFor returns the mode of a node. A node without an API server cannot ask it for reviews.
+func ModeFor(alwaysAllow, standalone bool) AuthorizationMode {
+	switch {
+	case alwaysAllow:
+		return ModeAlwaysAllow
+	case standalone:
+		return ModeMastersOnly
+	}
+	return ModeWebhook
+}
+
 // masters is the group of cluster administrators.
 const masters = "system:masters"
 

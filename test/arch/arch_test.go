@@ -92,7 +92,7 @@ var allowedImports = map[string][]string{
 	"packaging/nfpm":      {},
 
 	"internal/apiclient":     {},
-	"agent/source/apiserver": {"agent/plan", "agent/source", "internal/apiclient", "podspec"},
+	"agent/source/apiserver": {"agent/checkpoint", "agent/plan", "agent/source", "internal/apiclient", "podspec"},
 	"agent/status/apiserver": {
 		"agent/status", "agent/plan", "agent/status/events", "agent/source", "internal/apiclient",
 		"podspec",

@@ -15,9 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/source"
 	"berth/internal/apiclient"
+	"berth/podspec"
 )
 
 // Options configures a Source. Client and NodeName are required.
@@ -45,6 +47,16 @@ type Options struct {
 type PreviousPod struct {
 	Pod     *corev1.Pod
 	Objects plan.Objects
+}
+
+// AssignedPods returns the persisted pods that the API server had assigned to this node.
+func AssignedPods(records map[types.UID]checkpoint.Record) (out []PreviousPod) {
+	for _, r := range records {
+		if r.Pod != nil && podspec.FromAPIServer(r.Pod) {
+			out = append(out, PreviousPod{Pod: r.Pod, Objects: r.Objects})
+		}
+	}
+	return out
 }
 
 const (

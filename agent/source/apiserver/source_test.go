@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/source"
 	"berth/internal/apiclient"
@@ -387,5 +388,20 @@ func TestKubernetesServiceAddress(t *testing.T) {
 		if env[0].Value != row.host || env[1].Value != row.port || env[2].Value != row.port {
 			t.Errorf("%+v: %v", row, env)
 		}
+	}
+}
+
+func TestAssignedPodsAreThoseOfTheServer(t *testing.T) {
+	t.Parallel()
+	pod := func(name, source string) *corev1.Pod {
+		p := &corev1.Pod{}
+		p.Name, p.Annotations = name, map[string]string{"kubernetes.io/config.source": source}
+		return p
+	}
+	got := AssignedPods(map[types.UID]checkpoint.Record{
+		"1": {Pod: pod("web", "api")}, "2": {Pod: pod("static", "file")}, "3": {},
+	})
+	if len(got) != 1 || got[0].Pod.Name != "web" {
+		t.Errorf("got %+v", got)
 	}
 }

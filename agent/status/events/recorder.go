@@ -228,6 +228,11 @@ func (r *Recorder) All() []corev1.Event {
 	return r.all()
 }
 
+// Matching returns the events of All that match.
+func (r *Recorder) Matching(matches func(*corev1.Event) bool) []corev1.Event {
+	return slices.DeleteFunc(r.All(), func(e corev1.Event) bool { return !matches(&e) })
+}
+
 func (r *Recorder) all() []corev1.Event {
 	r.expire(r.opt.Now())
 	type podEvent struct {

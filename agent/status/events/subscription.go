@@ -1,6 +1,7 @@
 package events
 
 import (
+	"context"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,4 +75,44 @@ func (s *Subscription) Close() {
 		s.closed = true
 		close(s.c)
 	})
+}
+
+// watchBuffer is the number of events buffered for a slow watcher.
+const watchBuffer = 256
+
+// Watch calls send with each known event that matches, and then with later ones until ctx ends or
+// send returns an error. It calls missed with the number of events lost since the last event.
+func (r *Recorder) Watch(
+	ctx context.Context,
+	matches func(*corev1.Event) bool,
+	send func(*corev1.Event) error,
+	missed func(int) error,
+) error {
+	existing, sub := r.Subscribe(watchBuffer)
+	defer sub.Close()
+	for _, e := range existing {
+		if matches(&e) {
+			if err := send(&e); err != nil {
+				return err
+			}
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-sub.C:
+			if n := sub.Dropped(); n > 0 {
+				if err := missed(n); err != nil {
+					return err
+				}
+			}
+			if !matches(&e) {
+				continue
+			}
+			if err := send(&e); err != nil {
+				return err
+			}
+		}
+	}
 }
