@@ -135,7 +135,10 @@ func (c *Config) Validate() error {
 	if c.EtcdCompactionInterval < time.Second || c.EtcdDefragmentationInterval < time.Second {
 		return fmt.Errorf("etcd-compaction-interval and etcd-defragmentation-interval: must be 1s or more")
 	}
-	if err := c.checkServices(); err != nil {
+	if err := c.services().Validate(c.ClusterCIDRs); err != nil {
+		return err
+	}
+	if err := serviceips.ValidateAdvertiseAddress(c.AdvertiseAddress); err != nil {
 		return err
 	}
 	return validateControllers(c.Controllers, ControllerNames())

@@ -44,6 +44,15 @@ func controllerEnabled(list []string, name string) bool {
 	return all
 }
 
+// ControllerNames returns the names that Config.Controllers accepts.
+func ControllerNames() []string {
+	var names []string
+	for _, p := range (&Assembly{}).controllers() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 // validateControllers returns an error if the list contains an unknown name.
 func validateControllers(list, known []string) error {
 	for _, entry := range list {

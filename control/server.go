@@ -21,6 +21,7 @@ import (
 	"berth/control/pki"
 	"berth/control/registry"
 	"berth/control/scheme"
+	"berth/control/serviceips"
 	"berth/control/storage"
 )
 
@@ -81,7 +82,7 @@ func (s *Server) openCertificates() (err error) {
 		return err
 	}
 	s.Authority.CertificateDuration = s.OwnCertificateDuration
-	s.AdvertisedEndpoint = advertisedEndpoint(&s.Config, s.listener.Addr())
+	s.AdvertisedEndpoint = serviceips.AdvertisedEndpoint(s.AdvertiseAddress, s.listener.Addr())
 	names, addresses := certificateNames(&s.Config, s.AdvertisedEndpoint.Addr())
 	if s.serving, err = s.Authority.Certificate("server", pki.ServerSubject(names, addresses)); err != nil {
 		return fmt.Errorf("server certificate: %w", err)

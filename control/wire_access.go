@@ -8,7 +8,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericadmission "k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
@@ -22,6 +21,7 @@ import (
 	"berth/control/authn"
 	"berth/control/authz"
 	"berth/control/pki"
+	"berth/control/registry"
 	"berth/control/tokens"
 )
 
@@ -54,7 +54,17 @@ func (a *Assembly) openAccess() (err error) {
 		return err
 	}
 	x.bootstrap = &tokens.BootstrapAuthenticator{Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
-	x.authenticator = authn.New(authn.Config{
+	x.authenticator = a.newAuthenticator()
+	if err := a.openAuthorizers(); err != nil {
+		return err
+	}
+	x.aggregation, err = authz.NewClusterRoleAggregation(a.Informers, a.Client.RbacV1().ClusterRoles(), a.Log)
+	return err
+}
+
+func (a *Assembly) newAuthenticator() authenticator.Request {
+	x := &a.access
+	return authn.New(authn.Config{
 		ClientCA: a.clientCA, KubeletClientName: pki.KubeletClientUser, VerifySignature: a.Authority.CheckSignature,
 		ReturnPeriod: a.NodeReturnPeriod,
 		ServiceAccountTokens: &tokens.Verifier{
@@ -65,11 +75,6 @@ func (a *Assembly) openAccess() (err error) {
 		},
 		BootstrapTokens: x.bootstrap, Audiences: x.audiences,
 	})
-	if err := a.openAuthorizers(); err != nil {
-		return err
-	}
-	x.aggregation, err = authz.NewClusterRoleAggregation(a.Informers, a.Client.RbacV1().ClusterRoles(), a.Log)
-	return err
 }
 
 // clientCA is called for each request, because the authority's certificate may have been renewed.
@@ -104,16 +109,10 @@ func (a *Assembly) openAuthorizers() error {
 
 // admission returns the chain of admission plugins.
 func (a *Assembly) admission() (genericadmission.Interface, error) {
-	var counted []schema.GroupResource
-	for _, kind := range a.Kinds {
-		if !kind.ClusterScoped {
-			counted = append(counted, kind.GroupResource())
-		}
-	}
 	return admission.New(admission.Config{
 		Client: a.Client, Informers: a.Informers, Authorizer: a.access.authorizer, RBAC: a.access.rbac,
 		Bootstrap: a.access.bootstrap,
-		GetPod:    a.storeGetter().Pod, CountedResources: counted, Audience: a.ServiceAccountIssuer,
+		GetPod:    a.storeGetter().Pod, CountedResources: registry.Namespaced(a.Kinds), Audience: a.ServiceAccountIssuer,
 		Drained:  a.access.drained,
 		Disabled: a.DisabledAdmissionPlugins,
 	})

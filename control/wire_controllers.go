@@ -60,14 +60,7 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("metadata client: %w", err)
 	}
-	source := name
-	switch name { // the event sources of upstream
-	case controllers.NodeLifecycle:
-		source = "node-controller"
-	case controllers.ReplicationControllers:
-		source = "replication-controller"
-	}
-	events, stop := a.newEventRecorder(ctx, source)
+	events, stop := a.newEventRecorder(ctx, controllers.EventSource(name))
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
 		Client: a.Client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events,
@@ -76,13 +69,15 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		CABundle:               a.Authority.PEM(),
 		NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
 		SigningDuration:        a.ClusterSigningDuration,
-		TokenSigner: &tokens.SecretTokenSigner{
-			Signer: &tokens.Signer{
-				Issuer: a.ServiceAccountIssuer,
-				Keys:   a.access.keys,
-			}, Audiences: a.access.audiences, MaxTTL: a.MaxTokenExpiration,
-		},
+		TokenSigner:            a.secretTokenSigner(),
 	})
+}
+
+func (a *Assembly) secretTokenSigner() *tokens.SecretTokenSigner {
+	return &tokens.SecretTokenSigner{
+		Signer:    &tokens.Signer{Issuer: a.ServiceAccountIssuer, Keys: a.access.keys},
+		Audiences: a.access.audiences, MaxTTL: a.MaxTokenExpiration,
+	}
 }
 
 // startInformers starts the informers that were added since the last call. They run until the
@@ -105,13 +100,4 @@ func (a *Assembly) controllers() []Controller {
 		{Name: "kubernetes-service-controller", Run: a.runKubernetesService},
 		{Name: "service-ip-repair-controller", LeaderElected: true, Run: a.runServiceRepair},
 	}, a.schedulerAndControllers()...)
-}
-
-// ControllerNames returns the names that Config.Controllers accepts.
-func ControllerNames() []string {
-	var names []string
-	for _, p := range (&Assembly{}).controllers() {
-		names = append(names, p.Name)
-	}
-	return names
 }

@@ -2,14 +2,10 @@ package control
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"berth/control/pods"
@@ -20,70 +16,6 @@ import (
 // services returns the ranges for the addresses and ports of Services.
 func (c *Config) services() serviceips.Ranges {
 	return serviceips.Ranges{Addresses: c.ServiceCIDRs, Ports: c.ServiceNodePorts}
-}
-
-// minServiceHostBits is the minimum number of host bits of a Service CIDR: the address of
-// default/kubernetes and two more.
-const minServiceHostBits = 2
-
-func (c *Config) checkServices() error {
-	if len(c.ServiceCIDRs) == 0 {
-		return errors.New("service-cluster-ip-range: required")
-	}
-	for i, r := range c.ServiceCIDRs {
-		if !r.IsValid() || r.Addr().BitLen()-r.Bits() < minServiceHostBits {
-			return fmt.Errorf("service-cluster-ip-range: %s is too small", r)
-		}
-		if i > 0 && r.Addr().Is4() == c.ServiceCIDRs[0].Addr().Is4() {
-			return errors.New("service-cluster-ip-range: only one CIDR per IP family is allowed")
-		}
-		for _, p := range c.ClusterCIDRs {
-			if p.Overlaps(r) {
-				return fmt.Errorf("service-cluster-ip-range: %s overlaps cluster-cidr %s", r, p)
-			}
-		}
-	}
-	if c.ServiceNodePorts.First < 1 || c.ServiceNodePorts.Last < c.ServiceNodePorts.First {
-		return fmt.Errorf("service-node-port-range: %s is not a port range", c.ServiceNodePorts)
-	}
-	if a := c.AdvertiseAddress; a.IsValid() && (a.IsUnspecified() || a.IsLoopback() || a.Zone() != "") {
-		return fmt.Errorf("advertise-address: %s is not reachable for others", a)
-	}
-	return nil
-}
-
-// advertisedEndpoint returns where pods and other servers reach a listener at that address. The
-// result is not valid if it listens on loopback only, or if this host has no usable address.
-func advertisedEndpoint(c *Config, listens net.Addr) netip.AddrPort {
-	at, err := netip.ParseAddrPort(listens.String())
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	listening := at.Addr().Unmap().WithZone("")
-	switch {
-	case c.AdvertiseAddress.IsValid():
-		return netip.AddrPortFrom(c.AdvertiseAddress.Unmap(), at.Port())
-	case listening.IsLoopback():
-		return netip.AddrPort{}
-	case !listening.IsUnspecified():
-		return netip.AddrPortFrom(listening, at.Port())
-	}
-	// the address of the default route, as in kube-apiserver
-	if ip, err := utilnet.ResolveBindAddress(nil); err == nil {
-		if a, ok := netip.AddrFromSlice(ip); ok && !a.IsLoopback() {
-			return netip.AddrPortFrom(a.Unmap(), at.Port())
-		}
-	}
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	for _, one := range all {
-		if p, err := netip.ParsePrefix(one.String()); err == nil && p.Addr().IsGlobalUnicast() {
-			return netip.AddrPortFrom(p.Addr(), at.Port())
-		}
-	}
-	return netip.AddrPort{}
 }
 
 // serviceStores creates Services with their subresources.

@@ -126,6 +126,17 @@ func Names() []string {
 	return out
 }
 
+// EventSource returns the event source of a controller, as upstream has it.
+func EventSource(name string) string {
+	switch name {
+	case NodeLifecycle:
+		return "node-controller"
+	case ReplicationControllers:
+		return "replication-controller"
+	}
+	return name
+}
+
 // Run runs the named controller until ctx is done. It applies the defaults of Config.
 func Run(ctx context.Context, name string, c Config) error {
 	i := slices.IndexFunc(descriptors, func(k descriptor) bool { return k.name == name })

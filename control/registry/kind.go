@@ -79,6 +79,16 @@ type Kind struct {
 	OrphanDependents bool
 }
 
+// Namespaced returns the resources of the kinds that belong to a namespace.
+func Namespaced(kinds []*Kind) (out []schema.GroupResource) {
+	for _, k := range kinds {
+		if !k.ClusterScoped {
+			out = append(out, k.GroupResource())
+		}
+	}
+	return out
+}
+
 // GroupResource returns the group and resource.
 func (k *Kind) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: k.GroupVersion.Group, Resource: k.Resource}

@@ -6,6 +6,7 @@
 //	claims.go      claims in etcd
 //	store.go       the store of Services, which allocates with every write
 //	repair.go      repair after a crash
+//	ranges.go      validation of the ranges, and the address of this server
 //	kubernetes.go  the Service default/kubernetes, by which pods reach the servers
 //
 // Each address and port is a key in etcd, which is created in a transaction. If several servers
