@@ -1,8 +1,10 @@
 package control
 
 import (
+	"context"
 	"crypto/x509"
 	"fmt"
+	"net/http"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -16,10 +18,13 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/authorization/path"
 	authorizerunion "k8s.io/apiserver/pkg/authorization/union"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"berth/control/admission"
 	"berth/control/authn"
 	"berth/control/authz"
+	"berth/control/metrics"
 	"berth/control/pki"
 	"berth/control/registry"
 	"berth/control/tokens"
@@ -136,4 +141,19 @@ func (a *Assembly) extraResources() []Resource {
 			ExtendInjected: a.ExtendTokenExpiration,
 		}},
 	}
+}
+
+// metricsResources returns the resources of metrics.k8s.io.
+func (a *Assembly) metricsResources() []Resource {
+	client := &http.Client{Transport: a.kubeletClient.verified}
+	core := a.Informers.Core().V1()
+	nodes, pods := metrics.New(metrics.Options{
+		Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(),
+		Summary: func(ctx context.Context, node *corev1.Node) (*stats.Summary, error) {
+			return metrics.FetchSummary(ctx, client, node)
+		},
+	})
+	version := metricsv1beta1.SchemeGroupVersion
+	return []Resource{{Version: version, Name: "nodes", Storage: nodes},
+		{Version: version, Name: "pods", Storage: pods}}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"runtime"
@@ -39,6 +40,15 @@ func SystemInfo() corev1.NodeSystemInfo {
 		}
 	}
 	return s
+}
+
+// Labels returns the labels of a node with the configured ones, which have precedence.
+func Labels(name string, configured map[string]string) map[string]string {
+	out := map[string]string{
+		corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
+	}
+	maps.Copy(out, configured)
+	return out
 }
 
 // firstLine returns the trimmed content of the first file that is not empty.

@@ -23,10 +23,30 @@ import (
 	"berth/probes/lifecycle"
 )
 
-// newAgent connects the adapters to the stages.
+// newAgent connects the adapters to the agent.
 func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
-	h, r, sandboxes, hostPorts := b.host, b.runtime, b.newNetworkRuntime(), cni.HostPorts{Log: b.log}
-	var sources []agent.Source
+	return agent.New(agent.Config{
+		Stages: b.newStages(),
+		Limits: b.planLimits(),
+		Allocator: allocator.Config{
+			Node:       b.initialNode(),
+			StartSlots: b.config.MaxParallelStarts, Standalone: b.config.Standalone(), Released: b.devices.Free,
+			// A start uses about one CPU. With one more than there are CPUs, starts
+			// that wait for the disk do not leave a CPU idle.
+			CPUPressure: node.CPUPressure, CPUPressureThreshold: b.config.StartPressure,
+			MinStartSlots: goruntime.NumCPU() + 1,
+		},
+		Runtime: b.runtime.pods, Host: b.host, Leaks: b.leakFinder(), Sources: b.newSources(records),
+		Store: b.store, Records: records,
+		BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
+		Metrics:   metrics.New(b.metrics, b.host.runtimeHandler),
+		Fault:     fault,
+		Heartbeat: b.heartbeat,
+	})
+}
+
+// newSources creates the sources of desired pods.
+func (b *berth) newSources(records map[types.UID]checkpoint.Record) (sources []agent.Source) {
 	if b.config.StaticPodPath != "" {
 		b.directory = source.NewDirectory(source.DirectoryOptions{
 			Path: b.config.StaticPodPath, NodeName: b.config.NodeName, RescanInterval: b.config.FileCheckFrequency,
@@ -37,53 +57,33 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	if b.cluster != nil {
 		sources = append(sources, b.cluster.source)
 	}
-	run := lifecycle.New(lifecycle.Options{
+	return sources
+}
+
+// newStages connects the adapters to the stages of a sync.
+func (b *berth) newStages() *pod.Stages {
+	h, r, sandboxes, hostPorts := b.host, b.runtime, b.newNetworkRuntime(), cni.HostPorts{Log: b.log}
+	hooks := lifecycle.New(lifecycle.Options{
 		Exec: b.execs.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + node.KubernetesRelease(),
 		RecordWarning: b.warnPod, OnHTTPFallback: b.metrics.CountHookHTTPFallback,
 	})
-	return agent.New(agent.Config{
-		Stages: &pod.Stages{
-			Prepare: pod.Prepare{
-				Runtime:           r.pods,
-				Host:              h.volumes,
-				Cgroups:           h.cgroups,
-				Images:            r.images,
-				Network:           r.statuses.Network,
-				RecursiveReadOnly: h.recursiveReadOnly,
-				DiskPressure:      b.diskPressure.Load,
-				HeldPull:          r.images.WaitingForSpace,
-				Devices:           b.devices.Observe,
-			},
-			Configure: pod.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
-			Cleanup: pod.Cleanup{
-				Containers: r.client,
-				Hooks:      run,
-				HostPorts:  hostPorts,
-				Sandboxes:  sandboxes,
-				Host:       h.volumes,
-				Cgroups:    h.cgroups,
-			},
-			BuildRun: pod.BuildRun{
-				Images: r.images, Runtime: sandboxes, Mounts: h.volumes, Devices: b.devices,
-				Hooks: run, HostPorts: hostPorts,
-				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
-			},
+	return &pod.Stages{
+		Prepare: pod.Prepare{
+			Runtime: r.pods, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.statuses.Network,
+			RecursiveReadOnly: h.recursiveReadOnly, DiskPressure: b.diskPressure.Load,
+			HeldPull: r.images.WaitingForSpace, Devices: b.devices.Observe,
 		},
-		Limits: b.planLimits(),
-		Allocator: allocator.Config{
-			Node:       b.initialNode(),
-			StartSlots: b.config.MaxParallelStarts, Standalone: b.config.Standalone(), Released: b.devices.Free,
-			// A start uses about one CPU. With one more than there are CPUs, starts
-			// that wait for the disk do not leave a CPU idle.
-			CPUPressure: node.CPUPressure, CPUPressureThreshold: b.config.StartPressure,
-			MinStartSlots: goruntime.NumCPU() + 1,
+		Configure: pod.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
+		Cleanup: pod.Cleanup{
+			Containers: r.client, Hooks: hooks, HostPorts: hostPorts, Sandboxes: sandboxes, Host: h.volumes,
+			Cgroups: h.cgroups,
 		},
-		Runtime: r.pods, Host: h, Leaks: b.leakFinder(), Sources: sources, Store: b.store, Records: records,
-		BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
-		Metrics:   metrics.New(b.metrics, b.host.runtimeHandler),
-		Fault:     fault,
-		Heartbeat: b.heartbeat,
-	})
+		BuildRun: pod.BuildRun{
+			Images: r.images, Runtime: sandboxes, Mounts: h.volumes, Devices: b.devices, Hooks: hooks,
+			HostPorts: hostPorts, CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir,
+			Allocatable: h.Allocatable, HostIPs: h.ips,
+		},
+	}
 }
 
 // planLimits returns the back-offs and limits of plans.

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
 	"strconv"
 	"sync/atomic"
 
@@ -45,16 +44,12 @@ type host struct {
 
 func newHost(ctx context.Context, b *berth) (*host, error) {
 	c := b.config
-	h := &host{b: b}
+	h := &host{b: b, labels: node.Labels(c.NodeName, c.NodeLabels)}
 	var err error
 	if h.addrs, err = node.ConfiguredAddresses(c.NodeIPs); err != nil {
 		return nil, err
 	}
 	h.ips = node.AddressStrings(h.addrs)
-	h.labels = map[string]string{
-		"kubernetes.io/hostname": c.NodeName, "kubernetes.io/os": "linux", "kubernetes.io/arch": goruntime.GOARCH,
-	}
-	maps.Copy(h.labels, c.NodeLabels)
 	if err := os.MkdirAll(c.RootDir, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
@@ -68,12 +63,18 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 		return nil, err
 	}
 	h.setOOMScore()
-	if h.userNamespaces, h.userNamespacesErr = userids.New(
-		userids.Options{RootDir: c.RootDir, MaxPods: node.MaxPods(c.Pods.Max, c.Pods.PerCore)},
-	); h.userNamespacesErr != nil {
-		b.log.Warn("user namespaces unavailable", "err", h.userNamespacesErr)
-	}
+	h.makeUserNamespaces()
 	return h, h.makeVolumes()
+}
+
+func (h *host) makeUserNamespaces() {
+	c := h.b.config
+	h.userNamespaces, h.userNamespacesErr = userids.New(
+		userids.Options{RootDir: c.RootDir, MaxPods: node.MaxPods(c.Pods.Max, c.Pods.PerCore)},
+	)
+	if h.userNamespacesErr != nil {
+		h.b.log.Warn("user namespaces unavailable", "err", h.userNamespacesErr)
+	}
 }
 
 // runtimeHandler returns the runtime handler of a pod; empty: the default one.
@@ -217,8 +218,14 @@ func (h *host) criNode() criconfig.Node {
 	if c.Cgroups.LimitedSwap {
 		n.SwapCapacity = node.SwapTotal()
 	}
+	h.addRuntimeHandlers(&n)
+	return n
+}
+
+// addRuntimeHandlers adds what the runtime and the RuntimeClasses of the cluster report.
+func (h *host) addRuntimeHandlers(n *criconfig.Node) {
 	if st := h.b.runtime.statuses.Latest(); st != nil {
-		st.ApplyTo(&n)
+		st.ApplyTo(n)
 	}
 	if j := h.b.cluster; j != nil {
 		if n.Handlers == nil {
@@ -226,7 +233,6 @@ func (h *host) criNode() criconfig.Node {
 		}
 		maps.Copy(n.Handlers, j.source.RuntimeHandlers())
 	}
-	return n
 }
 
 // userIDs returns the host user IDs of a pod with a user namespace.

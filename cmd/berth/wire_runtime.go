@@ -32,15 +32,26 @@ type runtime struct {
 	exits    *exits.Watcher
 }
 
-func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
-	r := &runtime{b: b}
-	r.exits = exits.New(
-		exits.Options{
-			Process: func(ctx context.Context, id string) (int, error) { return r.client.ContainerPID(ctx, id) },
-			Log:     b.log,
-		},
-	)
-	client, err := cri.Dial(ctx, cri.Options{
+func newRuntime(ctx context.Context, b *berth) (r *runtime, err error) {
+	r = &runtime{b: b}
+	r.exits = exits.New(exits.Options{
+		Process: func(ctx context.Context, id string) (int, error) { return r.client.ContainerPID(ctx, id) },
+		Log:     b.log,
+	})
+	if r.client, err = r.dial(ctx); err != nil {
+		return nil, err
+	}
+	r.pods = &criruntime.Runtime{Client: r.client, Verify: r.driver.Verify, Adopted: r.adopted, Log: b.log}
+	r.driver.Runtime = r.client.CgroupDriver
+	r.driver.Current = func() string { return b.host.cgroups.Driver() }
+	r.statuses = r.newStatusWatcher()
+	r.images = r.newImages()
+	return r, nil
+}
+
+func (r *runtime) dial(ctx context.Context) (*cri.Client, error) {
+	b := r.b
+	return cri.Dial(ctx, cri.Options{
 		RuntimeEndpoint:   b.config.RuntimeEndpoint,
 		ImageEndpoint:     b.config.ImageEndpoint,
 		UnaryInterceptors: []grpc.UnaryClientInterceptor{metrics.RuntimeCalls(b.metrics, b.traces)},
@@ -53,16 +64,6 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 			return b.host.networks.Attached(uid, sandbox)
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	r.client = client
-	r.pods = &criruntime.Runtime{Client: client, Verify: r.driver.Verify, Adopted: r.adopted, Log: b.log}
-	r.driver.Runtime = client.CgroupDriver
-	r.driver.Current = func() string { return b.host.cgroups.Driver() }
-	r.statuses = r.newStatusWatcher()
-	r.images = r.newImages()
-	return r, nil
 }
 
 func (r *runtime) newImages() *images.Manager {

@@ -39,32 +39,60 @@ type cluster struct {
 	networkUnavailable bool // the condition NetworkUnavailable was set by an earlier process
 }
 
-func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, error) {
+func newCluster(b *berth, records map[types.UID]checkpoint.Record) (j *cluster, err error) {
 	if err := node.ValidateNodeIPs(b.host.addrs); err != nil {
 		return nil, err
 	}
-	c := b.config.Node
-	j := &cluster{b: b, nodeReceived: make(chan struct{}), nameUnique: make(chan struct{})}
-	var err error
+	j = &cluster{b: b, nodeReceived: make(chan struct{}), nameUnique: make(chan struct{})}
+	if err := j.identify(); err != nil {
+		return nil, err
+	}
+	j.statusManager = statusapi.New(statusapi.Options{
+		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
+		NodeUID:       func() types.UID { return j.registration.UID() },
+		SourcesReady:  func() bool { return b.agent.HasSynced() },
+		StatusUpdated: b.metrics.ObserveStatusSync,
+	})
+	j.events = j.newEventSender()
+	j.source = sourceapi.New(sourceapi.Options{
+		Client: j.client, NodeName: b.config.NodeName, PreviousPods: sourceapi.AssignedPods(records), Log: b.log,
+		OnPod: j.statusManager.PodUpdated, NodeRegistered: j.nodeReceived, NameUnique: j.nameUnique,
+	})
+	if j.registration, err = j.newRegistrar(); err != nil {
+		return nil, err
+	}
+	return j, j.makeGateway()
+}
+
+// identify creates the client with the identity of the node.
+func (j *cluster) identify() (err error) {
+	b, c := j.b, j.b.config.Node
 	j.identity, err = apiclient.NewIdentity(apiclient.IdentityOptions{
 		NodeName: b.config.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: b.config.Kubeconfig,
 		Bootstrap: b.config.BootstrapKubeconfig, CertDir: b.config.CertDir,
 		Rotate: c.RotateCertificates, UserAgent: "berth/" + version, QPS: c.APIQPS, Burst: c.APIBurst, Log: b.log,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	j.client = j.identity.Client
-	j.changes = registration.Changes{OnLabelsOrTaints: j.updateAdmission, Log: b.log}
-	if b.config.Network.PodCIDRsFromNode {
-		j.changes.OnPodCIDRs = b.host.writeNetwork
-	}
-	j.images.List = func(ctx context.Context) ([]corev1.ContainerImage, error) {
-		return b.runtime.images.LargestImages(ctx, c.StatusMaxImages)
-	}
 	if b.config.Server.ServerTLSBootstrap {
 		j.serving = j.identity.ServingCertificate(b.host.addrs)
 	}
+	return nil
+}
+
+func (j *cluster) newEventSender() *statusapi.EventSender {
+	_, sub := j.b.events.Subscribe(eventQueueSize)
+	return statusapi.NewEventSender(statusapi.EventSenderOptions{
+		Client: j.client, NodeName: j.b.config.NodeName, Subscription: sub,
+		QPS: j.b.config.Node.EventQPS, Burst: j.b.config.Node.EventBurst, Log: j.b.log,
+		Busy: j.statusManager.PodsStarting,
+	})
+}
+
+func (j *cluster) newRegistrar() (*registration.Registrar, error) {
+	b, c := j.b, j.b.config.Node
 	heartbeat, err := j.client.Unthrottled()
 	if err != nil {
 		return nil, err
@@ -73,32 +101,27 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (*cluster, er
 	if err != nil {
 		return nil, err
 	}
-	j.statusManager = statusapi.New(statusapi.Options{
-		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
-		NodeUID: func() types.UID {
-			return j.registration.UID()
-		}, SourcesReady: func() bool { return b.agent.HasSynced() },
-		StatusUpdated: b.metrics.ObserveStatusSync,
-	})
-	_, sub := b.events.Subscribe(eventQueueSize)
-	j.events = statusapi.NewEventSender(statusapi.EventSenderOptions{
-		Client: j.client, NodeName: b.config.NodeName, Subscription: sub, QPS: c.EventQPS, Burst: c.EventBurst,
-		Log:  b.log,
-		Busy: j.statusManager.PodsStarting,
-	})
-	j.source = sourceapi.New(sourceapi.Options{
-		Client: j.client, NodeName: b.config.NodeName, PreviousPods: sourceapi.AssignedPods(records), Log: b.log,
-		OnPod: j.statusManager.PodUpdated, NodeRegistered: j.nodeReceived, NameUnique: j.nameUnique,
-	})
-	j.registration = registration.New(registration.Options{
+	j.followNode()
+	return registration.New(registration.Options{
 		Client: j.client, HeartbeatClient: heartbeat, Name: b.config.NodeName, Installation: installation,
 		RegisterNode: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
 		StatusUpdateFrequency: c.StatusUpdateFrequency, StatusReportFrequency: c.StatusReportFrequency,
 		LeaseDuration: c.LeaseDuration,
 		Facts:         j.facts, OnNameVerified: func() { close(j.nameUnique) }, OnNode: j.nodeUpdated, Log: b.log,
 		RecordEvent: j.events.RecordNodeEvent, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
-	})
-	return j, j.makeGateway()
+	}), nil
+}
+
+// followNode connects what depends on the Node or is part of its status.
+func (j *cluster) followNode() {
+	b := j.b
+	j.changes = registration.Changes{OnLabelsOrTaints: j.updateAdmission, Log: b.log}
+	if b.config.Network.PodCIDRsFromNode {
+		j.changes.OnPodCIDRs = b.host.writeNetwork
+	}
+	j.images.List = func(ctx context.Context) ([]corev1.ContainerImage, error) {
+		return b.runtime.images.LargestImages(ctx, b.config.Node.StatusMaxImages)
+	}
 }
 
 // start starts the components of a node in a cluster.
