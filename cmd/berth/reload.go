@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/nodeconfig"
 	"berth/internal/telemetry"
+	"berth/node"
 	"berth/systemd"
 )
 
@@ -95,4 +96,21 @@ func reexec() error {
 		err = syscall.Exec(program, os.Args, os.Environ()) //nolint:gosec // own command line
 	}
 	return fmt.Errorf("restart: %w", err)
+}
+
+// errAddressesChanged restarts the agent. The addresses are in the status of every pod, in hosts
+// files, in certificates and in the Node, which cannot be updated one by one.
+var errAddressesChanged = fmt.Errorf("node addresses changed: %w", errReload)
+
+// watchAddresses returns errAddressesChanged or, when ctx ends, nil. Configured addresses never
+// change.
+func (b *berth) watchAddresses(ctx context.Context) error {
+	if len(b.config.NodeIPs) > 0 {
+		return nil
+	}
+	if changed := node.WatchAddresses(ctx, b.host.addrs); changed != nil {
+		b.log.Info("node addresses changed, restarting", "had", b.host.addrs, "has", changed)
+		return errAddressesChanged
+	}
+	return nil
 }
