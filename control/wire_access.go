@@ -116,8 +116,8 @@ func (a *Assembly) openAuthorizers() error {
 func (a *Assembly) admission() (genericadmission.Interface, error) {
 	return admission.New(admission.Config{
 		Client: a.Client, Informers: a.Informers, Authorizer: a.access.authorizer, RBAC: a.access.rbac,
-		Bootstrap: a.access.bootstrap,
-		GetPod:    a.storeGetter().Pod, CountedResources: registry.Namespaced(a.Kinds), Audience: a.ServiceAccountIssuer,
+		Bootstrap: a.access.bootstrap, GetPod: a.storeGetter().Pod,
+		CountedResources: registry.Namespaced(a.Kinds), Audience: a.ServiceAccountIssuer,
 		Drained:  a.access.drained,
 		Disabled: a.DisabledAdmissionPlugins,
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -74,15 +75,16 @@ func (f *FileSystems) pathOf(s pressure.Signal) string {
 	return ""
 }
 
-// SignalCovers reports whether any of the directories is on the file system of a disk signal.
-func (f *FileSystems) SignalCovers(s pressure.Signal, dirs ...string) bool {
-	path := f.pathOf(s)
-	for _, dir := range dirs {
-		if path != "" && dir != "" && SameFileSystem(path, dir) {
-			return true
-		}
+// Covers returns a function that reports whether any of the directories is on the file system of a
+// signal. Empty directories are unknown.
+func (f *FileSystems) Covers(dirs ...func() string) func(pressure.Signal) bool {
+	return func(s pressure.Signal) bool {
+		path := f.pathOf(s)
+		return slices.ContainsFunc(dirs, func(dir func() string) bool {
+			d := dir()
+			return path != "" && d != "" && SameFileSystem(path, d)
+		})
 	}
-	return false
 }
 
 // PullBudget is the disk space that image pulls may use.

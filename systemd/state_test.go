@@ -17,7 +17,9 @@ func TestStateReporter(t *testing.T) {
 		r := StateReporter{
 			Ready: ready, StartTimeout: 10 * time.Second, StartStatus: "waiting",
 			Healthy: func() (bool, string) { return false, "hung" }, Status: func() string { return line },
-			Subscribe: func() (<-chan struct{}, func()) { return changed, func() { got = append(got, "unsubscribed") } },
+			Subscribe: func() (<-chan struct{}, func()) {
+				return changed, func() { got = append(got, "unsubscribed") }
+			},
 			Notify: func(states ...State) {
 				got = append(got, fmt.Sprint(time.Since(start).Round(time.Second), states))
 			},

@@ -24,7 +24,7 @@ func (r *Reclaimer) Preview(
 	if v == nil {
 		return out, apierrors.NewServiceUnavailable("node usage has not been measured yet")
 	}
-	signals, err := v.previewSignals(signal)
+	signals, err := previewSignals(v, signal)
 	if err != nil {
 		return out, err
 	}
@@ -68,7 +68,7 @@ func (r *Reclaimer) previewSignal(
 
 // previewSignals returns the requested signal or, if none is requested, the signals to reclaim or
 // one of each kind.
-func (v *Observation) previewSignals(signal string) (out []pressure.Signal, err error) {
+func previewSignals(v *Observation, signal string) (out []pressure.Signal, err error) {
 	if s := pressure.Signal(signal); signal != "" {
 		if s.Condition() == "" {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("signal: unknown signal %q", signal))

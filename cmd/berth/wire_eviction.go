@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/eviction"
-	"berth/node/pressure"
 	"berth/nodeapi"
 )
 
@@ -31,14 +30,14 @@ func (b *berth) podMeter() *eviction.PodMeter {
 // newReclaimer creates the reclaim of memory, disk and process IDs under node pressure.
 func (b *berth) newReclaimer() *eviction.Reclaimer {
 	fs := b.fileSystems
-	logs := b.config.PodLogsDir
+	logs := func() string { return b.config.PodLogsDir }
 	return eviction.NewReclaimer(eviction.ReclaimerOptions{
 		Statuses: b.agent.StatusCache, Ready: b.agent.HasSynced, Measure: b.podMeter().Measure, Evict: b.agent.EvictPod,
 		OnEvicted: b.metrics.CountEviction,
 		Levels: []eviction.ReclaimLevel{
-			{Name: "rotated logs", AppliesTo: func(s pressure.Signal) bool { return fs.SignalCovers(s, logs) }, Reclaim: b.removeRotatedLogs},
-			{Name: "dead containers", AppliesTo: func(s pressure.Signal) bool { return fs.SignalCovers(s, fs.Containers(), logs) }, Reclaim: b.removeDeadContainers},
-			{Name: "unused images", AppliesTo: func(s pressure.Signal) bool { return fs.SignalCovers(s, fs.Images()) }, Reclaim: b.removeUnusedImages},
+			{Name: "rotated logs", AppliesTo: fs.Covers(logs), Reclaim: b.removeRotatedLogs},
+			{Name: "dead containers", AppliesTo: fs.Covers(fs.Containers, logs), Reclaim: b.removeDeadContainers},
+			{Name: "unused images", AppliesTo: fs.Covers(fs.Images), Reclaim: b.removeUnusedImages},
 		},
 		RecordEvent: func(reason, message string) {
 			if b.cluster != nil {

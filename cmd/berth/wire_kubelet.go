@@ -131,7 +131,8 @@ func (b *berth) newStats() *stats.Collector {
 	return &stats.Collector{
 		Cgroups: b.host.cgroups, Volumes: b.host.volumes, Runtime: b.runtime.client,
 		Pods:     func() []*status.Snapshot { return b.agent.StatusCache.List() },
-		NodeName: b.config.NodeName, RootDir: b.config.RootDir, CPUs: int(b.host.resources.Capacity.Cpu().Value()), Log: b.log,
+		NodeName: b.config.NodeName, RootDir: b.config.RootDir, Log: b.log,
+		CPUs: int(b.host.resources.Capacity.Cpu().Value()),
 	}
 }
 

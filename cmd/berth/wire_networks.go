@@ -58,7 +58,8 @@ func (b *berth) checkNetworks(ctx context.Context) {
 // reportNetworks writes the network status annotation to the API server until ctx ends.
 func (j *cluster) reportNetworks(ctx context.Context) {
 	patch := func(ctx context.Context, p networks.Pod, body []byte) error {
-		return j.client.Patch(ctx, apiclient.Pods, p.Namespace, p.Name, types.StrategicMergePatchType, body, nil, "status")
+		const kind = types.StrategicMergePatchType
+		return j.client.Patch(ctx, apiclient.Pods, p.Namespace, p.Name, kind, body, nil, "status")
 	}
 	j.b.host.networks.RunReports(ctx, patch, j.b.log)
 }

@@ -92,7 +92,8 @@ func TestStatusReportIgnoresDeletedPods(t *testing.T) {
 		{apierrors.NewConflict(pods, "p", errors.New("other UID")), true}, {errors.New("no connection"), false},
 	} {
 		err := reportStatus(t.Context(), func(_ context.Context, _ Pod, body []byte) error {
-			if want := `{"metadata":{"annotations":{"k8s.v1.cni.cncf.io/network-status":"[]"},"uid":"u-1"}}`; string(body) != want {
+			const want = `{"metadata":{"annotations":{"k8s.v1.cni.cncf.io/network-status":"[]"},"uid":"u-1"}}`
+			if string(body) != want {
 				t.Errorf("got patch %s", body)
 			}
 			return row.err
@@ -110,7 +111,8 @@ func TestRunReportsSendsEachStatusOnce(t *testing.T) {
 	r.restart() // signals a status that was not reported
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	r.nets.RunReports(ctx, func(context.Context, Pod, []byte) error { cancel(); return nil }, slog.New(slog.DiscardHandler))
+	sent := func(context.Context, Pod, []byte) error { cancel(); return nil }
+	r.nets.RunReports(ctx, sent, slog.New(slog.DiscardHandler))
 	if r.nets.ReportStatuses(func(Pod, string) error { return errors.New("reported again") }) {
 		t.Error("the status was reported again")
 	}

@@ -35,10 +35,12 @@ func TestCheckReportsDevices(t *testing.T) {
 func TestCheckReportsPressure(t *testing.T) {
 	t.Parallel()
 	c := pressure.Config{Thresholds: []pressure.Threshold{
-		{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100}, {Signal: pressure.NodefsAvailable, Hard: true, Quantity: 100},
+		{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100},
+		{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 100},
 	}}
 	reading := pressure.Reading{Levels: map[pressure.Signal]pressure.Level{
-		pressure.MemoryAvailable: {Available: 200, Capacity: 400}, pressure.NodefsAvailable: {Available: 50, Capacity: 400},
+		pressure.MemoryAvailable: {Available: 200, Capacity: 400},
+		pressure.NodefsAvailable: {Available: 50, Capacity: 400},
 	}}
 	_, v := c.Evaluate(pressure.State{}, reading)
 	var r nodeapi.CheckReport
