@@ -162,7 +162,8 @@ func (w *Worker) reportOutcome(r plan.Outcome) {
 	}
 }
 
-// logAndReport logs a reason and reports it to users.
+// logAndReport logs a reason and reports it to users. Reasons without an event type are decisions,
+// which describe and why show.
 func (w *Worker) logAndReport(pod *corev1.Pod, r plan.Reason, more ...any) {
 	level := slog.LevelInfo
 	if r.EventType == corev1.EventTypeWarning {
@@ -172,6 +173,10 @@ func (w *Worker) logAndReport(pod *corev1.Pod, r plan.Reason, more ...any) {
 	if r.Target != "" {
 		attrs = append(attrs, "target", r.Target)
 	}
-	w.log.Log(context.Background(), level, r.Message, append(attrs, more...)...)
+	if attrs = append(append(attrs, more...), "message", r.Message); r.EventType != "" {
+		w.log.Log(context.Background(), level, "event occurred", attrs...)
+	} else {
+		w.log.Log(context.Background(), level, "pod decision changed", attrs...)
+	}
 	w.agent.Report(pod, r)
 }

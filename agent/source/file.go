@@ -134,7 +134,7 @@ func (f *Directory) warn(w Warning) {
 	if w.Pod.Name != "" {
 		attrs = append(attrs, "pod", w.Pod.String())
 	}
-	f.opt.Log.Warn(w.Message, attrs...)
+	f.opt.Log.Warn("manifest file has a warning", append(attrs, "message", w.Message)...)
 }
 
 // needsConfirmation reports whether a missing, empty or invalid version has to be read again after

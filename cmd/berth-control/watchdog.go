@@ -14,7 +14,7 @@ import (
 func runWatchdog(ctx context.Context, manager systemd.Notifier, probe func(context.Context) error, log *slog.Logger) {
 	dog, err := systemd.WatchdogFromEnvironment()
 	if err != nil {
-		log.Warn("watchdog", "err", err)
+		log.Warn("watchdog disabled: invalid environment", "err", err)
 		return
 	}
 	if dog.Interval == 0 {

@@ -109,7 +109,7 @@ func (b *berth) watchAddresses(ctx context.Context) error {
 		return nil
 	}
 	if changed := node.WatchAddresses(ctx, b.host.addrs); changed != nil {
-		b.log.Info("node addresses changed, restarting", "had", b.host.addrs, "has", changed)
+		b.log.Info("node addresses changed, restarting", "previous", b.host.addrs, "current", changed)
 		return errAddressesChanged
 	}
 	return nil

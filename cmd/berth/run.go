@@ -103,7 +103,7 @@ func run(ctx context.Context, config *nodeconfig.Config, warnings []string) erro
 	}
 	log.Info("agent starting", "version", version, "node", config.NodeName)
 	for _, w := range warnings {
-		log.Warn(w)
+		log.Warn("configuration has a warning", "message", w)
 	}
 	b := &berth{config: config, log: log}
 	if err := b.assemble(ctx); err != nil {
@@ -163,7 +163,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if quarantined != nil {
 		b.log.Warn(
 			"local store was unusable and has been replaced, pods are restored from the runtime and the manifests",
-			"what",
+			"quarantined",
 			quarantined.String(),
 		)
 	}
@@ -182,7 +182,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		b.server = b.cluster.apiServerFuncs()
 	}
 	if b.watchdog, err = systemd.WatchdogFromEnvironment(); err != nil {
-		b.log.Warn("watchdog", "err", err)
+		b.log.Warn("watchdog disabled: invalid environment", "err", err)
 		b.watchdog = &systemd.Watchdog{}
 	}
 	b.devices = newDevices(b, records)
@@ -207,7 +207,7 @@ func (b *berth) close() {
 	b.runtime.images.Close()
 	err := errors.Join(b.runtime.client.Close(), b.store.Close(), b.traces.Shutdown(context.Background()))
 	if err != nil {
-		b.log.Warn("close", "err", err)
+		b.log.Warn("components could not be closed", "err", err)
 	}
 }
 
@@ -265,7 +265,7 @@ func (b *berth) serve(ctx context.Context) error {
 	components.run("device plugins", func() error { return b.runDevices(ctx) })
 	components.run("service manager", func() error { b.notify(ctx); return nil })
 	components.run("memory", func() error {
-		node.TrimMemory(ctx, b.agent.Ready(), func(err error) { b.log.Debug("memory", "err", err) })
+		node.TrimMemory(ctx, b.agent.Ready(), func(err error) { b.log.Debug("memory release failed", "err", err) })
 		return nil
 	})
 	components.run("commands", func() error { return b.execs.Run(ctx) })

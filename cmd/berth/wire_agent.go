@@ -118,7 +118,7 @@ func (b *berth) initialNode() admission.Node {
 
 // warnPod logs a warning about a pod and records it as an event.
 func (b *berth) warnPod(pod *corev1.Pod, reason, message string) {
-	b.log.Warn(message, "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
+	b.log.Warn("event occurred", "pod", pod.Namespace+"/"+pod.Name, "reason", reason, "message", message)
 	b.events.Record(events.PodRefOf(pod), events.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})
 }
 

@@ -187,7 +187,7 @@ func (h *host) env(
 	sb plan.Sandbox,
 ) (func(string) (string, bool), error) {
 	vars, _, err := criconfig.Env(h.criNode(), pod, c, plan.ContainerConfig{
-		Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.resources.Allocatable, Files: h.volumes.EnvFiles(pod, c),
+		Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.Allocatable(), Files: h.volumes.EnvFiles(pod, c),
 	})
 	if err != nil {
 		return nil, err
@@ -203,10 +203,9 @@ func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
 		Name: c.NodeName, Capacity: h.resources.Capacity, Allocatable: h.resources.Allocatable,
-		Standalone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, ClusterDNS: node.AddressStrings(c.Network.ClusterDNS),
+		Standalone: c.Standalone(), HostIPs: h.ips, UserIDs: h.userIDs,
+		ClusterDomain: c.Network.ClusterDomain, ClusterDNS: node.AddressStrings(c.Network.ClusterDNS),
 		HostResolvConf:     h.resolvConf.Current(h.b.log),
-		HostIPs:            h.ips,
-		UserIDs:            h.userIDs,
 		NoBandwidthReason:  h.network.BandwidthUnsupportedReason(),
 		SeccompProfileRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
 		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), CanLimitSwap: h.cgroups.SwapLimits(),
@@ -255,6 +254,6 @@ func (h *host) Pods(ctx context.Context) ([]types.UID, error) {
 func (h *host) setOOMScore() {
 	text := strconv.Itoa(h.b.config.Pods.OOMScoreAdj)
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(text), 0o644); err != nil {
-		h.b.log.Debug("oom_score_adj could not be set", "wanted", text, "err", err)
+		h.b.log.Debug("oom_score_adj could not be set", "value", text, "err", err)
 	}
 }

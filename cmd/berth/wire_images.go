@@ -28,7 +28,7 @@ func (b *berth) imagesCollected(c images.GCResult, err error) {
 
 // warnNode logs a warning and, in a cluster, records it as an event of the node.
 func (b *berth) warnNode(reason, message string) {
-	b.log.Warn(message, "reason", reason)
+	b.log.Warn("event occurred", "node", b.config.NodeName, "reason", reason, "message", message)
 	if b.cluster != nil {
 		b.cluster.events.RecordNodeEvent(corev1.EventTypeWarning, reason, message)
 	}
@@ -39,9 +39,9 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	c := b.config.Images
 	return images.GCOptions{
 		HighThresholdPercent: c.HighThresholdPercent, LowThresholdPercent: c.LowThresholdPercent,
-		MinAge:    c.MinimumGCAge,
-		MaxAge:    c.MaximumGCAge,
-		KeepNames: b.runtime.client.SandboxImages(ctx), Interval: c.GCPeriod, KeepPreloaded: true, Pinned: b.offline.Pinned, InUse: b.agent.StatusCache.ImagesInUse,
+		MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge, Interval: c.GCPeriod,
+		KeepNames: b.runtime.client.SandboxImages(ctx), KeepPreloaded: true, Pinned: b.offline.Pinned,
+		InUse: b.agent.StatusCache.ImagesInUse,
 	}
 }
 

@@ -57,7 +57,7 @@ func (r *runtime) dial(ctx context.Context) (*cri.Client, error) {
 		UnaryInterceptors: []grpc.UnaryClientInterceptor{metrics.RuntimeCalls(b.metrics, b.traces)},
 		Node:              func() criconfig.Node { return b.host.criNode() },
 		LogLinkDir:        logLinks,
-		Warn:              func(err error) { b.log.Warn("runtime client problem", "err", err) },
+		Warn:              func(err error) { b.log.Warn("runtime client warning", "err", err) },
 		WarnPod:           b.warnPod,
 		ExitRecorder:      r.exits,
 		NetworksAttached: func(uid, sandbox string) (attached, attaching bool) {

@@ -97,13 +97,13 @@ func TestConcurrentJournalEntries(t *testing.T) {
 		wg.Go(func() {
 			pod := log.With("pod", name)
 			for range 200 {
-				pod.Info(name)
+				pod.Info("entry written", "writer", name)
 			}
 		})
 	}
 	wg.Wait()
 	for _, e := range r.got {
-		if pod := e.fields["BERTH_POD"]; e.message != "msg="+pod+" pod="+pod {
+		if pod := e.fields["BERTH_POD"]; e.message != `msg="entry written" pod=`+pod+" writer="+pod {
 			t.Fatalf("entry %q: got pod %q", e.message, pod)
 		}
 	}

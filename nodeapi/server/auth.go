@@ -92,7 +92,7 @@ func (d *auth) authenticate(r *http.Request) (user, error) {
 		if err == nil {
 			return u, nil
 		}
-		d.log.Debug("client certificate rejected", "from", r.RemoteAddr, "err", err)
+		d.log.Debug("client certificate rejected", "remoteAddr", r.RemoteAddr, "err", err)
 	}
 	kind, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token = strings.TrimSpace(token); token == "" || !strings.EqualFold(kind, "Bearer") || d.reviews.Token == nil {

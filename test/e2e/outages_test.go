@@ -102,8 +102,8 @@ func TestPodsWaitForNetworkAndRecover(t *testing.T) {
 		}
 		err := hosts.WaitFor(t.Context(), "the agent to log that the network is not ready", func() (bool, error) {
 			log := s.Agent.Log()
-			return strings.LastIndex(log, "msg=network ready=false") > strings.LastIndex(log, "msg=network ready=true"),
-				nil
+			const changed = `msg="network status changed" ready=`
+			return strings.LastIndex(log, changed+"false") > strings.LastIndex(log, changed+"true"), nil
 		})
 		if err != nil {
 			t.Fatal(err)

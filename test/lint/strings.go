@@ -21,11 +21,12 @@ import (
 
 const dialect = "test/lint/styles/Berth/Dialect.yml"
 
-// attributes maps attribute names to the names of the kubelet's structured logs.
+// attributes maps attribute names to those of the kubelet's structured logs or of berth.
 var attributes = map[string]string{
 	"error": "err", "uid": "podUID", "pod_uid": "podUID", "container": "containerName", "container_id": "containerID",
 	"sandbox": "podSandboxID", "sandboxID": "podSandboxID", "volume": "volumeName", "duration": "took",
 	"on": "target",
+	"every": "interval", "why": "reason", "had": "previous", "has": "current", "wanted": "value",
 }
 
 // attributeName is lower camel case with initialisms as in podUID, which sloglint does not know.
@@ -165,7 +166,7 @@ func (c *checker) log(call *ast.CallExpr, at int) {
 			return
 		}
 		if better, bad := attributes[key]; bad {
-			c.report(call.Args[i].Pos(), fmt.Sprintf("attribute %q: the kubelet's logs call it %q", key, better))
+			c.report(call.Args[i].Pos(), fmt.Sprintf("attribute %q: the logs call it %q", key, better))
 		}
 		if !attributeName.MatchString(key) {
 			c.report(call.Args[i].Pos(), fmt.Sprintf("attribute %q is not in lower camel case", key))
