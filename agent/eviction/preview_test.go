@@ -32,7 +32,9 @@ func previewNode() (*Reclaimer, pressure.Config, *Observation) {
 			return out
 		},
 	})
-	c := pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 100}}}
+	c := pressure.Config{Thresholds: []pressure.Threshold{
+		{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 100},
+	}}
 	v := &Observation{Reading: pressure.Reading{Levels: map[pressure.Signal]pressure.Level{
 		pressure.NodefsAvailable: {Available: 50, Capacity: 400},
 	}}}
