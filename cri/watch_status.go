@@ -91,7 +91,7 @@ func (w *StatusWatcher) request(ctx context.Context, networkChanged bool) (wait 
 	st, err := w.opt.Status(ctx)
 	if err != nil {
 		w.connectionError.Store(new(err.Error()))
-		return statusFastPeriod, nil
+		return statusFastPeriod, nil //nolint:nilerr // Problem reports the error
 	}
 	if err := w.opt.VerifyDriver(ctx); errors.Is(err, ErrCgroupDriverChanged) {
 		return 0, err
