@@ -25,7 +25,7 @@ const dialect = "test/lint/styles/Berth/Dialect.yml"
 var attributes = map[string]string{
 	"error": "err", "uid": "podUID", "pod_uid": "podUID", "container": "containerName", "container_id": "containerID",
 	"sandbox": "podSandboxID", "sandboxID": "podSandboxID", "volume": "volumeName", "duration": "took",
-	"on": "target",
+	"on":    "target",
 	"every": "interval", "why": "reason", "had": "previous", "has": "current", "wanted": "value",
 }
 
