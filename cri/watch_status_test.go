@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 // statusTest is a runtime whose status a test changes.
 type statusTest struct {
+	mu       sync.Mutex // a change by the test is not ordered with a request after a sleep of the watcher
 	status   Status
 	err      error
 	driver   error
@@ -30,16 +32,35 @@ type statusTest struct {
 func (s *statusTest) watcher() *StatusWatcher {
 	return NewStatusWatcher(StatusWatcherOptions{
 		Status: func(context.Context) (Status, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			s.requests = append(s.requests, time.Now())
 			return s.status, s.err
 		},
-		VerifyDriver:       func(context.Context) error { return s.driver },
-		NetworkProblem:     func() string { return s.problem },
+		VerifyDriver: func(context.Context) error { return s.driver },
+		NetworkProblem: func() string {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.problem
+		},
 		OnStatus:           func(Status) {},
 		OnNetworkChanged:   func(n plan.NetworkStatus) { s.networks = append(s.networks, n) },
 		OnReadinessChanged: func() { s.changes++ },
 		Log:                slog.New(slog.NewTextHandler(&s.log, nil)),
 	})
+}
+
+// change changes the status.
+func (s *statusTest) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *statusTest) requestCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.requests)
 }
 
 func TestStatusWatcherPollsFastUntilReady(t *testing.T) {
@@ -55,10 +76,10 @@ func TestStatusWatcherPollsFastUntilReady(t *testing.T) {
 		go func() { done <- w.Run(ctx, func() {}) }()
 		step := func(d time.Duration) int {
 			synctest.Wait()
-			before := len(s.requests)
+			before := s.requestCount()
 			time.Sleep(d)
 			synctest.Wait()
-			return len(s.requests) - before
+			return s.requestCount() - before
 		}
 		if n := step(10 * statusFastPeriod); n != 10 {
 			t.Errorf("unavailable: got %d requests", n)
@@ -66,12 +87,14 @@ func TestStatusWatcherPollsFastUntilReady(t *testing.T) {
 		if w.NotReady() != "container runtime is down: no such socket" || w.Healthy() == nil {
 			t.Errorf("unavailable: got %q, %v", w.NotReady(), w.Healthy())
 		}
-		s.err, s.status, s.problem = nil, Status{Ready: true, NetworkMessage: "not initialized"}, "no conflist"
+		s.change(func() {
+			s.err, s.status, s.problem = nil, Status{Ready: true, NetworkMessage: "not initialized"}, "no conflist"
+		})
 		step(statusFastPeriod)
 		if !strings.HasSuffix(w.NotReady(), "NetworkPluginNotReady message:no conflist") || w.Healthy() != nil {
 			t.Errorf("without a network: got %q, %v", w.NotReady(), w.Healthy())
 		}
-		s.status.NetworkReady = true
+		s.change(func() { s.status.NetworkReady = true })
 		step(statusFastPeriod)
 		if n := step(10 * statusPeriod); n != 10 || w.NotReady() != "" || !w.Latest().Ready {
 			t.Errorf("ready: got %d requests, %q", n, w.NotReady())

@@ -29,7 +29,7 @@ func (n *node) runtimeIDs(pod string) []string {
 // terminate. The pod continues when the call returns. The test repeats this for each CRI method.
 func TestScenario02_HangingCallBlocksNoOtherPod(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n, p := startWithProxy(t, options{host: hosts.Options{Version: v}})
@@ -106,7 +106,7 @@ func TestScenario02_HangingCallBlocksNoOtherPod(t *testing.T) {
 // terminates when the fault is removed.
 func TestScenario16_PodThatCannotTerminateReportsWhy(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n, p := startWithProxy(t, options{host: hosts.Options{Version: v}})

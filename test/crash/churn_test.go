@@ -267,14 +267,19 @@ func TestFailedStartsAreFoundInContainerdLog(t *testing.T) {
 msg="RunPodSandbox for &PodSandboxMetadata{Name:a,Uid:uid-a,Namespace:default,Attempt:0,} returns sandbox id \"s1\""
 msg="CreateContainer within sandbox \"s1\" for &ContainerMetadata{Name:main,Attempt:0,} returns container id \"c1\""
 msg="CreateContainer within sandbox \"s1\" for &ContainerMetadata{Name:other,Attempt:0,} returns container id \"c2\""
+msg="CreateContainer within sandbox \"s1\" for &ContainerMetadata{Name:main,Attempt:1,} returns container id \"c4\""
+msg="StartContainer for \"c1\""
 msg="StartContainer for \"c1\" failed" error="context canceled"
 msg="StartContainer for \"c2\" failed" error="context canceled"
-msg="StartContainer for \"c3\" failed" error="context canceled"`,
+msg="StartContainer for \"c3\" failed" error="context canceled"
+msg="StartContainer for \"c4\""
+msg="StartContainer for \"c4\" returns successfully"`,
 		hosts.Version2: `
 msg="RunPodSandbox for name:\"a\"  uid:\"uid-a\"  namespace:\"default\" returns sandbox id \"s1\""
 msg="CreateContainer within sandbox \"s1\" for name:\"main\"  attempt:1 returns container id \"c1\""
 msg="CreateContainer within sandbox \"s1\" for name:\"other\" returns container id \"c2\""
-msg="StartContainer for \"c1\" failed" error="context canceled"
+msg="StartContainer for \"c1\""
+msg="starting containerd"
 msg="StartContainer for \"c2\" failed" error="context canceled"`,
 	} {
 		if got := failedStarts(log, "uid-a", "main"); got != 1 {

@@ -90,7 +90,7 @@ const pulledRef = "registry.example/berth/pulled:1"
 // without waiting for the pull. No container starts after the pull.
 func TestScenario16_PodDeletedDuringPullTerminatesAtOnce(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})

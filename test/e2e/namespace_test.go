@@ -54,16 +54,20 @@ var namespaceCount atomic.Int64
 
 var nonNameChars = regexp.MustCompile(`[^a-z0-9]+`)
 
-// versionTests are tests that expect something else from each version of containerd.
+// versionTests are tests that expect something else from each version of containerd, and tests of scenarios whose
+// cause is the runtime.
 var versionTests = []string{
+	"TestScenario05_TwentyPodsShareOnePull", "TestScenario18_OtherContainersInContainerdAreKept",
+	"TestScenario21_TimedOutCommandLeavesNoProcess", "TestScenario28_ReclaimRemovesOnlyNeededImages",
+	"TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts",
 	"TestCheckAndVersion", "TestImageVolumes", "TestRecursiveReadOnlyMounts", "TestStopSignals",
 	"TestSupplementalGroupsPolicy", "TestUsersGroupsAndCapabilities",
 }
 
-// versionsOf returns the versions of containerd for a test: all for tests of scenarios and versionTests,
-// hosts.DividedVersions for the others.
+// versionsOf returns the versions of containerd for a test: all for versionTests, hosts.DividedVersions for the
+// others.
 func versionsOf(t *testing.T) []hosts.Version {
-	if strings.HasPrefix(t.Name(), "TestScenario") || slices.Contains(versionTests, t.Name()) {
+	if slices.Contains(versionTests, t.Name()) {
 		return hosts.Versions()
 	}
 	return hosts.DividedVersions(t.Name())
