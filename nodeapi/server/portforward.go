@@ -1,10 +1,12 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -82,7 +84,8 @@ func (f *forwarder) spdy(ctx context.Context, w http.ResponseWriter, r *http.Req
 	}
 	f.ctx = ctx
 	ready := make(chan struct{})
-	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(st httpstream.Stream, replied <-chan struct{}) error {
+	hijacked := &hijackedConn{ResponseWriter: w}
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(hijacked, r, func(st httpstream.Stream, replied <-chan struct{}) error {
 		<-ready
 		return f.accept(st, replied)
 	})
@@ -91,7 +94,20 @@ func (f *forwarder) spdy(ctx context.Context, w http.ResponseWriter, r *http.Req
 		return
 	}
 	close(ready)
+	defer closeAfterEnd(ctx, hijacked.conn)()
 	f.serve(ctx, conn)
+}
+
+// hijackedConn keeps the connection that a library has taken over.
+type hijackedConn struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+func (h *hijackedConn) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = conn
+	return conn, buffered, err
 }
 
 // tunnel serves a client that uses SPDY through a WebSocket.
@@ -106,6 +122,7 @@ func (f *forwarder) tunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 		_ = ws.Close()
 		return
 	}
+	defer closeAfterEnd(ctx, ws)()
 	f.serve(ctx, conn)
 }
 

@@ -140,6 +140,28 @@ func proxy(ctx context.Context, idle time.Duration, a, b net.Conn) {
 	ways.Wait()
 }
 
+// closeAfterEnd closes the connection of a stream readTimeout after ctx has ended. Until then, a write to a
+// client that does not read blocks, with all that waits for it. stop ends the watch and waits for it.
+func closeAfterEnd(ctx context.Context, conn io.Closer) (stop func()) {
+	stopped := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-stopped:
+			return
+		}
+		timer := time.NewTimer(readTimeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			_ = conn.Close() // the stream reports the failed write
+		case <-stopped:
+		}
+	})
+	return func() { close(stopped); watch.Wait() }
+}
+
 // watchIdle calls end when active has not been called for idle. 0 disables it.
 func watchIdle(idle time.Duration, end func()) (moved, done func()) {
 	if idle <= 0 {

@@ -392,6 +392,79 @@ func TestStreamsEndWithServer(t *testing.T) {
 	<-closed
 }
 
+// TestServerEndsWithClientThatDoesNotRead (K5): the server ends although clients do not read the output of their
+// commands and ports.
+func TestServerEndsWithClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	blocked := make(chan struct{}, 4)
+	flood := func(out io.Writer) {
+		var once sync.Once
+		timer := time.AfterFunc(time.Minute, func() { once.Do(func() { blocked <- struct{}{} }) })
+		defer timer.Stop()
+		var err error
+		for block := make([]byte, 64<<10); err == nil; _, err = out.Write(block) {
+			timer.Reset(500 * time.Millisecond) // no write takes this long while the client reads
+		}
+	}
+	target := fakeCommand(t, 0, flood)
+	w := serve(t, func(o *Options) {
+		o.Handlers = Handlers{
+			Exec:           func(context.Context, StreamRequest) (string, error) { return target, nil },
+			CheckReachable: func(context.Context, PodRef) error { return nil },
+			DialPort: func(context.Context, PodRef, uint16) (nodeapi.Stream, error) {
+				return floodingPort(t, flood), nil
+			},
+		}
+	})
+	_ = dialWS(t, w, "/exec/ns/p/c?command=x&output=1", "v5.channel.k8s.io")
+	_ = dialWS(t, w, "/portForward/ns/p?port=80", "v4.channel.k8s.io")
+	for _, tunnel := range []bool{false, true} {
+		fw, _ := forward(t, w.config(t), w.url+"/portForward/ns/p", tunnel, "0:80")
+		ports, err := fw.GetPorts()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	for range 4 {
+		<-blocked
+	}
+	w.stop()
+	if err := <-w.stopped; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	w.stopped <- nil
+}
+
+// floodingPort is a connection to a port that writes.
+func floodingPort(t *testing.T, flood func(io.Writer)) nodeapi.Stream {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if conn, err := ln.Accept(); err == nil {
+			flood(conn)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = ln.Close(); <-served })
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", ln.Addr().String())
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	return conn.(*net.TCPConn)
+}
+
 func TestInvalidStreamRequestsAreRejected(t *testing.T) {
 	t.Parallel()
 	w := serve(t, func(o *Options) { o.Handlers = everything(t) })

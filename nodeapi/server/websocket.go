@@ -56,6 +56,8 @@ func channelProtocol(r *http.Request) (protocol string, ok bool) {
 const (
 	wsControlTimeout = 10 * time.Second // to write a control message
 	wsCloseTimeout   = 5 * time.Second  // for the client to close the connection after the end
+	// readTimeout limits how long a stream that has ended waits for a client that does not read.
+	readTimeout = 5 * time.Second
 )
 
 // upgradeWebSocket upgrades the connection. On error the response has been written.
@@ -87,6 +89,7 @@ func (s *server) serveWebSocket(
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer closeAfterEnd(ctx, conn)()
 	c := newChannelConn(conn, cancel)
 	defer c.watchIdle(s.StreamIdleTimeout)()
 	in, out := c.input(channelIn, req.Stdin), remotecommand.StreamOptions{Tty: req.TTY}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,6 +19,12 @@ import (
 
 // fakeStreamingRuntime is a runtime whose command writes "output" and exits with a code.
 func fakeStreamingRuntime(t *testing.T, code int) (target string) {
+	t.Helper()
+	return fakeCommand(t, code, func(stdout io.Writer) { _, _ = io.WriteString(stdout, "output") })
+}
+
+// fakeCommand is a runtime whose command writes output and exits with a code.
+func fakeCommand(t *testing.T, code int, output func(stdout io.Writer)) (target string) {
 	t.Helper()
 	status := `{"status":"Success"}`
 	if code != 0 {
@@ -49,7 +56,7 @@ func fakeStreamingRuntime(t *testing.T, code int) (target string) {
 					return
 				}
 			}
-			_, _ = streams["stdout"].Write([]byte("output"))
+			output(streams["stdout"])
 			_ = streams["stdout"].Close()
 			_, _ = streams["error"].Write([]byte(status))
 			_ = streams["error"].Close()
