@@ -110,29 +110,55 @@ func (p *Registrar) renewLeaseOnce(ctx context.Context, bound time.Duration) err
 	return p.opt.HeartbeatClient.Create(ctx, apiclient.Leases, corev1.NamespaceNodeLease, lease, nil)
 }
 
+// maxClockSkew is the largest difference between the clocks of two machines that the check of the node's name
+// allows for. It only spares a wait for leases that are older: whether a machine is alive shows in a renewal of
+// its lease, not in the time that its clock wrote.
+const maxClockSkew = 10 * time.Minute
+
+// mayBeAlive reports whether the machine that renewed a lease at a time of its own clock may still renew it.
+func mayBeAlive(renewed time.Time, duration time.Duration, now time.Time) bool {
+	return renewed.After(now.Add(-duration - maxClockSkew))
+}
+
 // verifyName checks that no other live machine uses the node's name. It does not wait for an
 // unreachable server, because pods on this host must run.
 func (p *Registrar) verifyName(ctx context.Context) error {
 	n := &corev1.Node{}
 	first, err := p.leaseRenewedAt(ctx, n)
-	if err != nil || p.isOwn(ctx, n) || !first.After(p.opt.Now().Add(-p.opt.LeaseDuration)) {
+	if err != nil || p.isOwn(ctx, n) || !mayBeAlive(first, p.opt.LeaseDuration, p.opt.Now()) {
 		return nil //nolint:nilerr // no conflict, or it cannot be determined
 	}
 	p.opt.Log.Warn("node name used by another installation; waiting for its lease to expire",
 		"node", p.opt.Name, "renewed", first)
-	for waited := time.Duration(0); waited < p.opt.LeaseDuration; waited += p.opt.LeaseDuration / renewalsPerLease {
+	read := func(ctx context.Context) (time.Time, error) { return p.leaseRenewedAt(ctx, n) }
+	if !renewedWithin(ctx, read, first, p.opt.LeaseDuration, p.opt.LeaseDuration/renewalsPerLease) {
+		return nil
+	}
+	return fmt.Errorf("%w: set another name with --hostname-override, or stop berth on that machine if this one "+
+		"replaces it", errNameInUse(p.opt.Name, n))
+}
+
+// renewedWithin reports whether a lease is renewed within a time. It reads the time of the last renewal in the
+// given interval, and returns early when ctx ends.
+func renewedWithin(ctx context.Context, read func(context.Context) (time.Time, error), first time.Time,
+	within, interval time.Duration,
+) bool {
+	for waited := time.Duration(0); waited < within; waited += interval {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-time.After(p.opt.LeaseDuration / renewalsPerLease):
+			return false
+		case <-time.After(interval):
 		}
-		if again, err := p.leaseRenewedAt(ctx, n); err == nil && again.After(first) {
-			return fmt.Errorf("node name %s is in use by another machine (machine ID %s, %s): set another name with "+
-				"--hostname-override, or stop berth on that machine if this one replaces it",
-				p.opt.Name, n.Status.NodeInfo.MachineID, addressOf(n))
+		if again, err := read(ctx); err == nil && !again.Equal(first) {
+			return true
 		}
 	}
-	return nil
+	return false
+}
+
+func errNameInUse(name string, n *corev1.Node) error {
+	return fmt.Errorf("node name %s is in use by another machine (machine ID %s, %s)",
+		name, n.Status.NodeInfo.MachineID, addressOf(n))
 }
 
 // isOwn reports whether this installation created a Node, or a node agent on this machine that sets
@@ -172,8 +198,9 @@ func getNodeAndLease(
 	return lease, client.Get(ctx, apiclient.Leases, corev1.NamespaceNodeLease, name, lease)
 }
 
-// CheckNameConflict checks once whether another live machine uses a node name. alive describes it.
-// err is the error of an unresponsive server or a missing Node.
+// CheckNameConflict checks whether another live machine uses a node name. alive describes it. If the lease of
+// another machine is recent, the check waits for its renewal, at most half of the lease's duration. err is the
+// error of an unresponsive server or a missing Node.
 func CheckNameConflict(
 	ctx context.Context,
 	client *apiclient.Client,
@@ -184,16 +211,25 @@ func CheckNameConflict(
 	if err != nil || sameInstallation(n, installation, func() string { return machine }) {
 		return nil, err
 	}
-	renewed, duration := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
-	if renewed == nil || duration == nil || time.Since(renewed.Time) > time.Duration(*duration)*time.Second {
+	renewed, seconds := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
+	if renewed == nil || seconds == nil {
 		return nil, nil
 	}
-	return fmt.Errorf(
-		"node name %s is in use by another machine (machine ID %s, %s)",
-		name,
-		n.Status.NodeInfo.MachineID,
-		addressOf(n),
-	), nil
+	duration := time.Duration(*seconds) * time.Second
+	if !mayBeAlive(renewed.Time, duration, time.Now()) {
+		return nil, nil
+	}
+	read := func(ctx context.Context) (time.Time, error) {
+		again, err := getNodeAndLease(ctx, client, name, n)
+		if err != nil || again.Spec.RenewTime == nil {
+			return renewed.Time, err
+		}
+		return again.Spec.RenewTime.Time, nil
+	}
+	if !renewedWithin(ctx, read, renewed.Time, 2*duration/renewalsPerLease, time.Second) {
+		return nil, nil
+	}
+	return errNameInUse(name, n), nil
 }
 
 func addressOf(n *corev1.Node) string {

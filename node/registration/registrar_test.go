@@ -516,16 +516,29 @@ func foreignNode() *corev1.Node {
 
 func TestNameOfLiveMachineIsRejected(t *testing.T) {
 	t.Parallel()
+	for name, skew := range map[string]time.Duration{
+		"same clock": 0, "clock behind": -5 * time.Minute, "clock ahead": 5 * time.Minute,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkLiveMachineIsRejected(t, func() time.Time { return time.Now().Add(skew) })
+		})
+	}
+}
+
+// checkLiveMachineIsRejected runs a registrar while another machine with the given clock renews the lease.
+func checkLiveMachineIsRejected(t *testing.T, now func() time.Time) {
+	t.Helper()
 	s := newServer(t)
 	s.set(foreignNode())
-	s.setLeaseRenewed(time.Now())
+	s.setLeaseRenewed(now())
 	w := run(t, s)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			s.setLeaseRenewed(time.Now())
+			s.setLeaseRenewed(now())
 		case err := <-w.ended:
 			for _, want := range []string{"another machine", "that machine", "192.0.2.7", "--hostname-override",
 				"stop berth on that machine"} {
