@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"reflect"
-	"sync/atomic"
 	"time"
 
 	"berth/agent/plan"
@@ -84,31 +83,35 @@ func (d durability) before(a plan.Action) func(context.Context) {
 // flush makes it durable.
 type durableRecord struct {
 	termination plan.Termination // of the record shared by passes
-	started     atomic.Bool
-	done        chan struct{} // closed when flushed
-	flush       func(context.Context)
+	flush       func(context.Context) error
+	flushing    chan struct{} // holds an element while an action flushes
+	settled     bool          // flushed, or the attempt took too long; owned by the element of flushing
 }
 
 func (w *Worker) newDurableRecord() *durableRecord {
-	return &durableRecord{done: make(chan struct{}), flush: func(ctx context.Context) {
+	return &durableRecord{flushing: make(chan struct{}, 1), flush: func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, actionSaveTimeout)
 		defer cancel()
-		if err := w.agent.Flush(ctx); err != nil {
+		err := w.agent.Flush(ctx)
+		if err != nil {
 			w.log.Debug("required record not on disk", "err", err)
 		}
+		return err
 	}}
 }
 
-// wait returns when the record is on disk, after the timeout, or when ctx ends. The first
-// caller flushes.
+// wait returns when the record is on disk, after the timeout, or when ctx ends. One caller flushes. If its ctx
+// ends meanwhile, the next one does.
 func (d *durableRecord) wait(ctx context.Context) {
-	if !d.started.Swap(true) {
-		d.flush(ctx)
-		close(d.done)
-	}
 	select {
-	case <-d.done:
+	case d.flushing <- struct{}{}:
 	case <-ctx.Done():
+		return
+	}
+	defer func() { <-d.flushing }()
+	if !d.settled {
+		err := d.flush(ctx)
+		d.settled = err == nil || ctx.Err() == nil
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -435,4 +437,38 @@ func TestUpdateKeepsUnreadTermination(t *testing.T) {
 	if m := w.inbox.take(); m.desired.Termination == nil || m.desired.Pod == nil {
 		t.Errorf("got %+v, want the pod and the termination", m.desired)
 	}
+}
+
+// TestRecordIsFlushedAfterCanceledWait: if the action that flushes a required record is canceled, the next action
+// that requires the record flushes it, before it starts.
+func TestRecordIsFlushedAfterCanceledWait(t *testing.T) {
+	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		flushes, onDisk := 0, false
+		r.flush = func(ctx context.Context) error {
+			flushes++
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Second):
+				onDisk = true
+				return nil
+			}
+		}
+		d := (&Worker{agent: r, log: slog.New(slog.DiscardHandler)}).newDurableRecord()
+		first, cancel := context.WithCancel(r.ctx)
+		var actions sync.WaitGroup
+		actions.Go(func() { d.wait(first) })
+		synctest.Wait()
+		actions.Go(func() {
+			if d.wait(r.ctx); !onDisk {
+				t.Error("the second action started before the record was on disk")
+			}
+		})
+		synctest.Wait()
+		cancel()
+		actions.Wait()
+		if d.wait(r.ctx); flushes != 2 {
+			t.Errorf("got %d flushes, want 2: a record on disk is not flushed again", flushes)
+		}
+	})
 }
