@@ -41,6 +41,9 @@ type GCOptions struct {
 	// Pinned returns the images to keep for other reasons: the reason by image ID. May be nil.
 	Pinned func() map[string]string
 
+	// PodsKnown reports whether InUse knows all pods of the node. Until then, RunGC removes nothing. May be nil.
+	PodsKnown func() bool
+
 	InUse       func() map[string]bool                    // image IDs, digests or names that pods and containers use
 	Usage       func() (used, capacity uint64, err error) // of the image file system, in bytes; nil: Manager.Usage
 	OnCollected func(c GCResult, err error)               // called after each run of RunGC; may be nil
@@ -108,8 +111,8 @@ func (m *Manager) use(img plan.Image) {
 	m.usage[img.ID] = r
 }
 
-// RunGC collects every o.Interval until ctx ends. The first collection is a full interval after the
-// start, because the pods of the node may be unknown until then.
+// RunGC collects every o.Interval until ctx ends, while the pods of the node are known. The first collection is a
+// full interval after the start.
 func (m *Manager) RunGC(ctx context.Context, o GCOptions) {
 	every := o.Interval
 	if every <= 0 {
@@ -124,6 +127,9 @@ func (m *Manager) RunGC(ctx context.Context, o GCOptions) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if o.PodsKnown != nil && !o.PodsKnown() {
+			continue
 		}
 		c, err := m.CollectGarbage(ctx, o)
 		if o.OnCollected != nil && ctx.Err() == nil {

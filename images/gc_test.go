@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -193,6 +195,39 @@ func TestRunGC(t *testing.T) {
 		}
 		cancel()
 		<-done
+	})
+}
+
+// TestRunGCWaitsForPods: after a restart, no image is removed before all pods of the node are known.
+func TestRunGCWaitsForPods(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.add(&runtimeapi.Image{Id: "idle", RepoTags: []string{"reg.io/idle:1"}, Size: 10})
+		i := New(Options{Service: f})
+		defer i.Close()
+		var known atomic.Bool
+		ctx, cancel := context.WithCancel(t.Context())
+		var gc sync.WaitGroup
+		gc.Go(func() {
+			i.RunGC(ctx, GCOptions{
+				HighThresholdPercent: 85, LowThresholdPercent: 80, PodsKnown: known.Load, Usage: usage(95),
+				InUse: func() map[string]bool { return nil },
+			})
+		})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if removed := f.removedIDs(); len(removed) > 0 {
+			t.Errorf("removed %v while the pods were unknown", removed)
+		}
+		known.Store(true)
+		time.Sleep(defaultEvery)
+		synctest.Wait()
+		if removed := f.removedIDs(); !slices.Equal(removed, []string{"idle"}) {
+			t.Errorf("removed %v, want idle", removed)
+		}
+		cancel()
+		gc.Wait()
 	})
 }
 

@@ -41,7 +41,7 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 		HighThresholdPercent: c.HighThresholdPercent, LowThresholdPercent: c.LowThresholdPercent,
 		MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge, Interval: c.GCPeriod,
 		KeepNames: b.runtime.client.SandboxImages(ctx), KeepPreloaded: true, Pinned: b.offline.Pinned,
-		InUse: b.agent.StatusCache.ImagesInUse,
+		PodsKnown: b.agent.HasSynced, InUse: b.agent.StatusCache.ImagesInUse,
 	}
 }
 
