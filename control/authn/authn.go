@@ -47,8 +47,9 @@ func (c Config) certificateUser(chain []*stdx509.Certificate) (*authenticator.Re
 	return x509.CommonNameUserConversion(chain)
 }
 
-// anonymousPaths are the only paths that allow anonymous requests.
-var anonymousPaths = []string{"/healthz", "/livez", "/readyz"}
+// anonymousPaths are the only paths that allow anonymous requests: those of the ClusterRole
+// system:public-info-viewer.
+var anonymousPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/"}
 
 // New returns the request authenticator of the API server. Tokens are not cached, so that a revoked
 // token is rejected immediately.

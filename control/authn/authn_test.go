@@ -147,6 +147,8 @@ func TestAuthenticateRequest(t *testing.T) {
 			groups: []string{"developers", user.AllAuthenticated}},
 		{name: "no credentials on an anonymous path", path: "/readyz", want: user.Anonymous,
 			groups: []string{user.AllUnauthenticated}},
+		{name: "no credentials on the path of the version", path: "/version", want: user.Anonymous,
+			groups: []string{user.AllUnauthenticated}},
 		{name: "no credentials on a path below an anonymous one", path: "/readyz/etcd"},
 		{name: "no credentials on another path", path: "/api"},
 		{name: "an invalid credential is rejected on an anonymous path", path: "/healthz", token: "forged",

@@ -131,13 +131,13 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	t.Parallel()
 	s := newTwoNodeCluster(t)
 	status := func(path string) int { return s.rawStatusCode(t, path) }
-	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+	for _, path := range []string{"/healthz", "/livez", "/readyz", "/version", "/version/"} {
 		if code := status(path); code != http.StatusOK {
 			t.Errorf("anonymous %s: got status %d, want 200", path, code)
 		}
 	}
 	for _, path := range []string{
-		"/", "/api", "/apis", "/version", "/metrics", "/openapi/v2", "/openid/v1/jwks", "/api/v1/secrets",
+		"/", "/api", "/apis", "/metrics", "/openapi/v2", "/openid/v1/jwks", "/api/v1/secrets",
 		"/api/v1/namespaces/shop/secrets/of-x",
 		"/healthz/../api/v1/secrets", "/healthz/%2e%2e/api/v1/secrets", "/healthz/..%2fapi/v1/secrets",
 		"//api/v1/secrets",
