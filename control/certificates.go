@@ -14,8 +14,9 @@ import (
 // kubeletClient holds the client certificate for requests to kubelets and the transports that all
 // callers share.
 type kubeletClient struct {
-	certificate          *pki.Certificate
-	verified, unverified *http.Transport
+	certificate *pki.Certificate
+	verified    *pods.KubeletTransports
+	unverified  *http.Transport
 }
 
 func newKubeletClient(authority, nodeAuthority *pki.Authority) (*kubeletClient, error) {
@@ -30,8 +31,8 @@ func newKubeletClient(authority, nodeAuthority *pki.Authority) (*kubeletClient, 
 	// Earlier releases signed the serving certificates of nodes with the cluster's authority.
 	return &kubeletClient{
 		certificate,
-		pods.NewKubeletTransport(authority.Pool(nodeAuthority), getCertificate),
-		pods.NewKubeletTransport(nil, getCertificate),
+		pods.NewKubeletTransports(authority.Pool(nodeAuthority), getCertificate),
+		pods.NewUnverifiedKubeletTransport(getCertificate),
 	}, nil
 }
 

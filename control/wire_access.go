@@ -145,11 +145,11 @@ func (a *Assembly) extraResources() []Resource {
 
 // metricsResources returns the resources of metrics.k8s.io.
 func (a *Assembly) metricsResources() []Resource {
-	client := &http.Client{Transport: a.kubeletClient.verified}
 	core := a.Informers.Core().V1()
 	nodes, pods := metrics.New(metrics.Options{
 		Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(),
 		Summary: func(ctx context.Context, node *corev1.Node) (*stats.Summary, error) {
+			client := &http.Client{Transport: a.kubeletClient.verified.To(node.Name)}
 			return metrics.FetchSummary(ctx, client, node)
 		},
 	})

@@ -33,7 +33,7 @@ func (a *Assembly) podOptions() pods.Options {
 		ListBudgets:              a.budgets,
 		UpdateBudgetStatus:       a.updateBudgetStatus,
 		Authorizer:               a.access.authorizer,
-		KubeletTransport:         a.kubeletClient.verified,
+		KubeletTransport:         a.kubeletClient.verified.To,
 		InsecureKubeletTransport: a.kubeletClient.unverified,
 		PodTransport:             pods.NewPodTransport(),
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -122,9 +123,65 @@ func container(pod *corev1.Pod, name string) (string, error) {
 	return "", apierrors.NewBadRequest(message)
 }
 
-// NewKubeletTransport returns a transport to kubelets. It calls client for the client certificate
-// at each connection and verifies serving certificates with roots. Nil roots disable verification.
-func NewKubeletTransport(roots *x509.CertPool, client func() (*tls.Certificate, error)) *http.Transport {
+// KubeletTransports has a transport for each node. It accepts only serving certificates that name the node in
+// their common name, system:node:NAME: another node that takes over the address of a node receives no request.
+type KubeletTransports struct {
+	base *http.Transport
+
+	mu     sync.Mutex
+	byNode map[string]*http.Transport
+}
+
+// NewKubeletTransports returns transports that call client for the client certificate at each connection and
+// verify serving certificates with roots.
+func NewKubeletTransports(roots *x509.CertPool, client func() (*tls.Certificate, error)) *KubeletTransports {
+	return &KubeletTransports{base: newKubeletTransport(roots, client), byNode: map[string]*http.Transport{}}
+}
+
+// To returns the transport to the kubelet of a node.
+func (k *KubeletTransports) To(node string) http.RoundTripper {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t, ok := k.byNode[node]
+	if !ok {
+		t = k.base.Clone()
+		t.TLSClientConfig.VerifyConnection = func(s tls.ConnectionState) error {
+			return verifyNodeName(s.PeerCertificates, node)
+		}
+		k.byNode[node] = t
+	}
+	return t
+}
+
+// verifyNodeName checks the common name of a verified serving certificate.
+func verifyNodeName(chain []*x509.Certificate, node string) error {
+	if want := nodeUserPrefix + node; len(chain) == 0 || chain[0].Subject.CommonName != want {
+		name := ""
+		if len(chain) > 0 {
+			name = chain[0].Subject.CommonName
+		}
+		return fmt.Errorf("x509: the serving certificate is of %q, not that of node %q", name, node)
+	}
+	return nil
+}
+
+// CloseIdleConnections closes the idle connections to all nodes.
+func (k *KubeletTransports) CloseIdleConnections() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, t := range k.byNode {
+		t.CloseIdleConnections()
+	}
+}
+
+const nodeUserPrefix = "system:node:"
+
+// NewUnverifiedKubeletTransport returns a transport to kubelets that does not verify their serving certificates.
+func NewUnverifiedKubeletTransport(client func() (*tls.Certificate, error)) *http.Transport {
+	return newKubeletTransport(nil, client)
+}
+
+func newKubeletTransport(roots *x509.CertPool, client func() (*tls.Certificate, error)) *http.Transport {
 	t := plainTransport()
 	t.TLSClientConfig = &tls.Config{
 		MinVersion: tls.VersionTLS12,

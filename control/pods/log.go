@@ -63,7 +63,7 @@ func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (run
 	out := &logStream{&genericrest.LocationStreamer{
 		ContentType:     "text/plain",
 		Flush:           o.Follow,
-		Transport:       l.KubeletTransport,
+		Transport:       l.KubeletTransport(pod.Spec.NodeName),
 		ResponseChecker: genericrest.NewGenericHttpResponseChecker(l.pods.Kind.GroupResource(), name),
 		RedirectChecker: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

@@ -140,7 +140,7 @@ func (p *NodeProxy) Connect(
 	if err != nil {
 		return nil, err
 	}
-	by := p.KubeletTransport
+	by := p.KubeletTransport(name)
 	if port != "" && port != to.Port() {
 		if err := validateProxyAddress(to.Hostname()); err != nil {
 			return nil, err

@@ -26,9 +26,11 @@ type Options struct {
 	UpdateBudgetStatus func(ctx context.Context, budget *policyv1.PodDisruptionBudget) error
 	// Authorizer authorizes WebSocket connections, see podLocator.authorizeCreate.
 	Authorizer authorizer.Authorizer
-	// KubeletTransport is the authenticated transport to kubelets. InsecureKubeletTransport does
-	// not verify their serving certificates. PodTransport is the transport to pods.
-	KubeletTransport, InsecureKubeletTransport, PodTransport http.RoundTripper
+	// KubeletTransport returns the authenticated transport to the kubelet of a node.
+	KubeletTransport func(node string) http.RoundTripper
+	// InsecureKubeletTransport does not verify the serving certificates of kubelets. PodTransport is the transport
+	// to pods.
+	InsecureKubeletTransport, PodTransport http.RoundTripper
 }
 
 // New creates the store of pods and all storages of pods by path.

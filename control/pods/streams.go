@@ -104,14 +104,15 @@ func (r *podLocator) stream(
 	}
 	to.Path = fmt.Sprintf("/%s/%s/%s/%s", verb, pod.Namespace, pod.Name, name)
 	to.RawQuery = query.Encode()
+	transport := r.KubeletTransport(pod.Spec.NodeName)
 	translate := translator.NewStreamTranslatorHandler(
 		to,
-		r.KubeletTransport,
+		transport,
 		0,
 		translator.Options{Stdin: s.in, Stdout: s.out, Stderr: s.err, Tty: s.tty},
 	)
 	return translator.NewTranslatingHandler(
-		newProxyHandler(to, r.KubeletTransport, true, respond),
+		newProxyHandler(to, transport, true, respond),
 		translate,
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol,
 	), nil
@@ -260,7 +261,7 @@ func (p *PortForward) Connect(
 		query.Add("port", strconv.Itoa(int(port)))
 	}
 	to.RawQuery = query.Encode()
-	on := newProxyHandler(to, p.KubeletTransport, true, respond)
+	on := newProxyHandler(to, p.KubeletTransport(pod.Spec.NodeName), true, respond)
 	return translator.NewTranslatingHandler(
 		on,
 		translator.NewTunnelingHandler(on),

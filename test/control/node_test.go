@@ -54,6 +54,16 @@ func (a *fakeKubelet) requests() string {
 // binds the pod web to the Node. The cluster's CA signs the serving certificate unless foreign is set.
 func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 	t.Helper()
+	if foreign {
+		return startFakeNodeNamed(t, s, "")
+	}
+	return startFakeNodeNamed(t, s, "system:node:"+s.Namespace)
+}
+
+// startFakeNodeNamed is startFakeNode with the common name of the node's serving certificate. If it is empty, the
+// certificate is of another authority.
+func startFakeNodeNamed(t *testing.T, s *Server, commonName string) *fakeKubelet {
+	t.Helper()
 	a := &fakeKubelet{t: t}
 	mux, pod := http.NewServeMux(), s.Namespace+"/web"
 	mux.HandleFunc("/containerLogs/"+pod+"/main", a.logs)
@@ -76,8 +86,10 @@ func startFakeNode(t *testing.T, s *Server, foreign bool) *fakeKubelet {
 		mux.ServeHTTP(w, r)
 	}))
 	web.TLS = &tls.Config{ClientCAs: s.Authority.Pool(), ClientAuth: tls.VerifyClientCertIfGiven}
-	if !foreign {
-		cert, key, err := s.Authority.Issue(pki.ServerSubject([]string{s.Namespace}, []net.IP{net.IPv4(127, 0, 0, 1)}))
+	if commonName != "" {
+		subject := pki.ServerSubject([]string{s.Namespace}, []net.IP{net.IPv4(127, 0, 0, 1)})
+		subject.Name = commonName
+		cert, key, err := s.Authority.Issue(subject)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -334,6 +346,20 @@ func TestPortForward(t *testing.T) {
 	}
 	if got, err := io.ReadAll(conn); string(got) != "port 80\nhello\n" {
 		t.Errorf("port-forward: got %q, %v", got, err)
+	}
+}
+
+// TestNodeWithCertificateOfAnotherNodeIsRejected checks that the server does not connect to another node that has
+// the address of a node.
+func TestNodeWithCertificateOfAnotherNodeIsRejected(t *testing.T) {
+	t.Parallel()
+	s := SharedWithoutControllers(t)
+	a := startFakeNodeNamed(t, s, "system:node:another")
+	mustBeRejected(t, s, "", []string{"x509", "system:node:another"}, "logs", "web")
+	mustBeRejected(t, s, "", nil, "exec", "web", "--", "true")
+	mustBeRejected(t, s, "", []string{"x509"}, "get", "--raw", "/api/v1/nodes/"+s.Namespace+"/proxy/stats/summary")
+	if a.requests() != "" {
+		t.Errorf("got requests %q to another node, want none", a.requests())
 	}
 }
 

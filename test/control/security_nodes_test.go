@@ -29,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	restclient "k8s.io/client-go/rest"
 
 	"berth/control"
 	"berth/control/pki"
@@ -389,15 +390,22 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	probe := s.clientAs(t, "probe")
 	for _, path := range []string{"api/v1/secrets", "api/v1/nodes", "api/v1/nodes/x/proxy/healthz", "api", "version",
 		"metrics"} {
-		waitForResult(t, "status of the node proxy for "+path, func() string {
+		waitForResult(t, "response of the node proxy for "+path, func() string {
 			code := 0
 			text, _ := probe.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/x/proxy/" +
 				path).Do(ctx).StatusCode(&code).Raw()
-			if strings.Contains(string(text), "items") {
-				t.Errorf("%s: got a list through the node proxy: %.200s", path, text)
+			if code < http.StatusInternalServerError || !strings.Contains(string(text), "not that of node") {
+				return fmt.Sprintf("status %d: %.200s", code, text)
 			}
-			return fmt.Sprint(code)
-		}, "401")
+			return "rejected certificate"
+		}, "rejected certificate")
+	}
+	// If a request reached the server, its identity for nodes would have no permission.
+	asNodeClient := s.clientWith(t, func(c *restclient.Config) {
+		c.CertFile, c.KeyFile = filepath.Join(dir, "pki", "node-client.crt"), filepath.Join(dir, "pki", "node-client.key")
+	})
+	if _, err := asNodeClient.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("list of secrets with the server's identity for nodes: got %v, want Unauthorized", err)
 	}
 }
 
