@@ -51,8 +51,8 @@ func (o Ownership) minAge() time.Duration {
 
 const (
 	leakScanDelay    = time.Second      // from a suspicion to the first scan
-	leakScanInterval = 5 * time.Second  // between scans during a suspicion
-	leakSuspicion    = 15 * time.Second // duration of a suspicion: a runtime may fail a call late
+	leakScanInterval = 5 * time.Second  // between scans during a suspicion, which grows with its age
+	leakSuspicion    = 2 * time.Minute  // duration of a suspicion: a runtime on a busy host may fail a call late
 	leakDeepInterval = 10 * time.Minute // between deep scans without a suspicion
 	leakRetryDelay   = 30 * time.Second // after a removal that failed
 	leakScanTimeout  = 2 * time.Minute  // of one scan with all removals
@@ -66,7 +66,7 @@ type leaks struct {
 	timer        *time.Timer
 	due          time.Time // when the timer fires; zero: not set
 	scanning     bool
-	suspectUntil time.Time
+	suspectSince time.Time
 	lastDeep     time.Time
 	leakStates   map[string]leakState
 }
@@ -86,8 +86,14 @@ func newLeaks() leaks {
 // suspectLeaks starts deep scans for a while, because a call was interrupted or the
 // runtime was restarted.
 func (a *Agent) suspectLeaks() {
-	a.leaks.suspectUntil = time.Now().Add(leakSuspicion)
+	a.leaks.suspectSince = time.Now()
 	a.leaks.schedule(leakScanDelay)
+}
+
+// suspicion returns the age of the suspicion, and whether there is one.
+func (l *leaks) suspicion(now time.Time) (age time.Duration, suspected bool) {
+	age = now.Sub(l.suspectSince)
+	return age, !l.suspectSince.IsZero() && age < leakSuspicion
 }
 
 func (l *leaks) schedule(in time.Duration) {
@@ -104,7 +110,8 @@ func (a *Agent) collectLeaks(ctx context.Context) {
 		return
 	}
 	now := time.Now()
-	deep := now.Before(l.suspectUntil) || len(l.leakStates) > 0 || now.Sub(l.lastDeep) >= leakDeepInterval
+	_, suspected := l.suspicion(now)
+	deep := suspected || len(l.leakStates) > 0 || now.Sub(l.lastDeep) >= leakDeepInterval
 	if deep {
 		l.lastDeep = now
 	}
@@ -113,8 +120,8 @@ func (a *Agent) collectLeaks(ctx context.Context) {
 		next := a.scanLeaks(ctx, deep)
 		a.call(ctx, func() {
 			l.scanning = false
-			if time.Now().Before(l.suspectUntil) {
-				l.schedule(leakScanInterval)
+			if age, suspected := l.suspicion(time.Now()); suspected {
+				l.schedule(max(leakScanInterval, age/2))
 			}
 			if next > 0 {
 				l.schedule(next)

@@ -111,10 +111,10 @@ func TestLeakScansWithoutLeaksAreRareAndShallow(t *testing.T) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.agent.Leaks = s
 		l.desire("file")
-		time.Sleep(time.Minute)
+		time.Sleep(2 * leakSuspicion)
 		before, beforeDeep := s.scanCounts()
-		if beforeDeep < 3 {
-			t.Errorf("got %d deep scans after the start, want at least 3", beforeDeep)
+		if beforeDeep < 5 || beforeDeep > 12 {
+			t.Errorf("got %d deep scans after the start, want 5 to 12", beforeDeep)
 		}
 		time.Sleep(time.Hour)
 		all, deep := s.scanCounts()
@@ -123,6 +123,24 @@ func TestLeakScansWithoutLeaksAreRareAndShallow(t *testing.T) {
 		}
 		if n := deep - beforeDeep; n < 5 || n > 6 {
 			t.Errorf("got %d deep scans in an hour, want 5 or 6", n)
+		}
+	})
+}
+
+// TestLateLeakIsRemoved: a runtime on a busy host fails a call long after the agent was killed, and leaves a shim.
+func TestLateLeakIsRemoved(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		s := newFakeLeakFinder()
+		s.deepOnly["late"] = true
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
+		l.agent.Leaks = s
+		l.desire("file")
+		time.Sleep(40 * time.Second)
+		s.put("late", Unreferenced)
+		time.Sleep(2 * time.Minute)
+		l.stop()
+		if got := s.removedAfter("late"); got < Unreferenced.minAge() || got > 2*time.Minute {
+			t.Errorf("removed after %v, want at least %v", got, Unreferenced.minAge())
 		}
 	})
 }
