@@ -28,15 +28,21 @@ const LogindDropInDir = "/etc/systemd/logind.conf.d"
 type Logind struct {
 	conn    *dbus.Conn
 	signals chan *dbus.Signal
+	cancel  context.CancelFunc
 }
 
-// DialLogind connects to logind. It returns an error if logind or the system bus is not available.
+// DialLogind connects to logind. It returns an error if logind or the system bus is not available. The connection
+// stays open until Close, also when ctx ends: a lock in a response must not be lost.
 func DialLogind(ctx context.Context) (*Logind, error) {
-	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
+	connCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	conn, err := dbus.ConnectSystemBus(dbus.WithContext(connCtx))
+	stop()
 	if err != nil {
+		cancel()
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}
-	l := &Logind{conn: conn, signals: make(chan *dbus.Signal, 8)}
+	l := &Logind{conn: conn, signals: make(chan *dbus.Signal, 8), cancel: cancel}
 	// Subscribe before the first call, so that no signal is missed.
 	err = conn.AddMatchSignalContext(
 		ctx,
@@ -49,13 +55,16 @@ func DialLogind(ctx context.Context) (*Logind, error) {
 		_, err = l.InhibitDelayMax(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("logind: %w", err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("logind: %w", err), l.Close())
 	}
 	return l, nil
 }
 
 // Close closes the connection.
-func (l *Logind) Close() error { return l.conn.Close() }
+func (l *Logind) Close() error {
+	defer l.cancel()
+	return l.conn.Close()
+}
 
 // Disconnected is closed when the connection is lost.
 func (l *Logind) Disconnected() <-chan struct{} { return l.conn.Context().Done() }
@@ -95,8 +104,11 @@ func (l *Logind) PreparingForShutdown(ctx context.Context) (preparing bool, err 
 	return preparing, l.property(ctx, "PreparingForShutdown", &preparing)
 }
 
-// Inhibit delays a shutdown until the lock is closed, for at most InhibitDelayMax.
+// Inhibit delays a shutdown until the lock is closed, for at most InhibitDelayMax. A canceled ctx does not end the
+// call, only the timeout does: the lock in a dropped response would be held until the process exits.
 func (l *Logind) Inhibit(ctx context.Context, who, why string) (lock *os.File, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dbusTimeout)
+	defer cancel()
 	var fd dbus.UnixFD
 	err = l.conn.Object(
 		logindName,
