@@ -85,10 +85,11 @@ func (f *forwarder) spdy(ctx context.Context, w http.ResponseWriter, r *http.Req
 	f.ctx = ctx
 	ready := make(chan struct{})
 	hijacked := &hijackedConn{ResponseWriter: w}
-	conn := spdy.NewResponseUpgrader().UpgradeResponse(hijacked, r, func(st httpstream.Stream, replied <-chan struct{}) error {
+	accept := func(st httpstream.Stream, replied <-chan struct{}) error {
 		<-ready
 		return f.accept(st, replied)
-	})
+	}
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(hijacked, r, accept)
 	if conn == nil {
 		close(ready)
 		return
