@@ -402,7 +402,8 @@ func TestServerIdentityIsForNodesOnly(t *testing.T) {
 	}
 	// If a request reached the server, its identity for nodes would have no permission.
 	asNodeClient := s.clientWith(t, func(c *restclient.Config) {
-		c.CertFile, c.KeyFile = filepath.Join(dir, "pki", "node-client.crt"), filepath.Join(dir, "pki", "node-client.key")
+		c.CertFile = filepath.Join(dir, "pki", "node-client.crt")
+		c.KeyFile = filepath.Join(dir, "pki", "node-client.key")
 	})
 	if _, err := asNodeClient.CoreV1().Secrets("").List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("list of secrets with the server's identity for nodes: got %v, want Unauthorized", err)

@@ -27,8 +27,10 @@ func TestTop(t *testing.T) {
 	addNode(t, s, "n1", "4")
 	s.Apply(t, podYAML("web", "1m", "  nodeName: n1"))
 	uid := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
-	cert, key, err := s.Authority.Issue(pki.Subject{Name: "system:node:n1", IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	cert, key, err := s.Authority.Issue(pki.Subject{
+		Name: "system:node:n1", IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
