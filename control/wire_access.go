@@ -26,6 +26,7 @@ import (
 	"berth/control/authz"
 	"berth/control/metrics"
 	"berth/control/pki"
+	"berth/control/pods"
 	"berth/control/registry"
 	"berth/control/tokens"
 )
@@ -146,14 +147,18 @@ func (a *Assembly) extraResources() []Resource {
 // metricsResources returns the resources of metrics.k8s.io.
 func (a *Assembly) metricsResources() []Resource {
 	core := a.Informers.Core().V1()
-	nodes, pods := metrics.New(metrics.Options{
+	ofNodes, ofPods := metrics.New(metrics.Options{
 		Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(),
 		Summary: func(ctx context.Context, node *corev1.Node) (*stats.Summary, error) {
+			kubelet, err := pods.KubeletURL(node)
+			if err != nil {
+				return nil, err
+			}
 			client := &http.Client{Transport: a.kubeletClient.verified.To(node.Name)}
-			return metrics.FetchSummary(ctx, client, node)
+			return metrics.FetchSummary(ctx, client, kubelet)
 		},
 	})
 	version := metricsv1beta1.SchemeGroupVersion
-	return []Resource{{Version: version, Name: "nodes", Storage: nodes},
-		{Version: version, Name: "pods", Storage: pods}}
+	return []Resource{{Version: version, Name: "nodes", Storage: ofNodes},
+		{Version: version, Name: "pods", Storage: ofPods}}
 }

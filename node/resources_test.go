@@ -2,27 +2,11 @@ package node
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 
-	"berth/internal/nodeconfig"
+	"berth/internal/nodeconfig/nodeconfigtest"
 )
-
-// loadConfig loads the configuration from a file with the given content.
-func loadConfig(t *testing.T, content string) *nodeconfig.Config {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := nodeconfig.Load(&nodeconfig.Flags{Config: file, HostnameOverride: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
 
 func TestPodsPerCoreLimitsNodePods(t *testing.T) {
 	t.Parallel()
@@ -30,7 +14,7 @@ func TestPodsPerCoreLimitsNodePods(t *testing.T) {
 	for _, row := range []struct{ maxPods, perCore, want int }{
 		{110, 0, 110}, {100_000, 3, 3 * cpus}, {1, 3, 1}, {1<<31 - 1, 1<<31 - 1, 1<<31 - 1},
 	} {
-		c := loadConfig(t, fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+
+		c := nodeconfigtest.Load(t, fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+
 			"maxPods: %d\npodsPerCore: %d\n---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+
 			"rootDir: %s\n", row.maxPods, row.perCore, t.TempDir()))
 		r, err := ConfiguredResources(c)
@@ -65,7 +49,7 @@ func TestEvictionThresholdsFromConfiguration(t *testing.T) {
 			"90s}\nevictionMinimumReclaim: {pid.available: \"10\"}",
 			"[{pid.available false 0 5 1m30s 10 0}] 5m0s false"},
 	} {
-		p := PressureConfig(loadConfig(t, row.config))
+		p := PressureConfig(nodeconfigtest.Load(t, row.config))
 		if got := fmt.Sprint(p.Thresholds, p.TransitionPeriod, p.WorkingSetOnly); got != row.want {
 			t.Errorf("%s\ngot  %s\nwant %s", row.config, got, row.want)
 		}

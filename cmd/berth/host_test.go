@@ -6,27 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/nodeconfig"
+	"berth/internal/nodeconfig/nodeconfigtest"
 )
-
-// loadConfig loads the configuration from a file with the given content.
-func loadConfig(t *testing.T, content string) *nodeconfig.Config {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := nodeconfig.Load(&nodeconfig.Flags{Config: file, HostnameOverride: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
 
 func TestPodCIDRConfiguresStandaloneNetwork(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := loadConfig(t, `apiVersion: kubelet.config.k8s.io/v1beta1
+	c := nodeconfigtest.Load(t, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 podCIDR: 10.85.7.0/24
 ---

@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 func TestFetchSummary(t *testing.T) {
@@ -19,22 +17,16 @@ func TestFetchSummary(t *testing.T) {
 		fmt.Fprintf(w, `{"node":{"nodeName":%q}}`, r.URL.RequestURI())
 	}))
 	t.Cleanup(kubelet.Close)
-	at := netip.MustParseAddrPort(kubelet.Listener.Addr().String())
-	node := &corev1.Node{}
-	node.Name = "n1"
-	if _, err := FetchSummary(t.Context(), kubelet.Client(), node); err == nil {
-		t.Error("without an address: got no error")
+	at, err := url.Parse(kubelet.URL)
+	if err != nil {
+		t.Fatal(err)
 	}
-	node.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeHostName, Address: "n1"}, {Type: corev1.NodeInternalIP, Address: at.Addr().String()},
-	}
-	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(at.Port())
-	s, err := FetchSummary(t.Context(), kubelet.Client(), node)
+	s, err := FetchSummary(t.Context(), kubelet.Client(), at)
 	if err != nil || s.Node.NodeName != "/stats/summary?only_cpu_and_memory=true" {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	status = http.StatusForbidden
-	if _, err = FetchSummary(t.Context(), kubelet.Client(), node); err == nil || !strings.Contains(err.Error(), "403") {
+	if _, err = FetchSummary(t.Context(), kubelet.Client(), at); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("rejected: got error %v", err)
 	}
 }

@@ -138,7 +138,7 @@ func NewKubeletTransports(roots *x509.CertPool, client func() (*tls.Certificate,
 	return &KubeletTransports{base: newKubeletTransport(roots, client), byNode: map[string]*http.Transport{}}
 }
 
-// To returns the transport to the kubelet of a node.
+// To returns the transport to the kubelet of a Node that exists: transports are kept.
 func (k *KubeletTransports) To(node string) http.RoundTripper {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -146,7 +146,7 @@ func (k *KubeletTransports) To(node string) http.RoundTripper {
 	if !ok {
 		t = k.base.Clone()
 		t.TLSClientConfig.VerifyConnection = func(s tls.ConnectionState) error {
-			return verifyNodeName(s.PeerCertificates, node)
+			return verifyNodeName(s.PeerCertificates[0], node) // a server always has one
 		}
 		k.byNode[node] = t
 	}
@@ -154,12 +154,8 @@ func (k *KubeletTransports) To(node string) http.RoundTripper {
 }
 
 // verifyNodeName checks the common name of a verified serving certificate.
-func verifyNodeName(chain []*x509.Certificate, node string) error {
-	if want := nodeUserPrefix + node; len(chain) == 0 || chain[0].Subject.CommonName != want {
-		name := ""
-		if len(chain) > 0 {
-			name = chain[0].Subject.CommonName
-		}
+func verifyNodeName(leaf *x509.Certificate, node string) error {
+	if name := leaf.Subject.CommonName; name != nodeUserPrefix+node {
 		return fmt.Errorf("x509: the serving certificate is of %q, not that of node %q", name, node)
 	}
 	return nil

@@ -63,7 +63,6 @@ func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (run
 	out := &logStream{&genericrest.LocationStreamer{
 		ContentType:     "text/plain",
 		Flush:           o.Follow,
-		Transport:       l.KubeletTransport(pod.Spec.NodeName),
 		ResponseChecker: genericrest.NewGenericHttpResponseChecker(l.pods.Kind.GroupResource(), name),
 		RedirectChecker: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -75,6 +74,7 @@ func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (run
 	}
 	out.Location.Path = fmt.Sprintf("/containerLogs/%s/%s/%s", pod.Namespace, pod.Name, which)
 	out.Location.RawQuery = logQuery(o).Encode()
+	out.Transport = l.KubeletTransport(pod.Spec.NodeName)
 	if o.InsecureSkipTLSVerifyBackend {
 		out.Transport = l.InsecureKubeletTransport
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"berth/internal/nodeconfig"
+	"berth/internal/nodeconfig/nodeconfigtest"
 	"berth/nodeapi"
 )
 
@@ -184,23 +185,9 @@ func TestIPv6PodCIDRRequiresForwarding(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]bool{"nodeIPs: [10.0.0.1]": false, "nodeIPs: [\"fd00::1\"]": true,
 		"cniPodCIDRs: [10.85.0.0/24, \"fd00::/64\"]": true} {
-		if got := usesIPv6(loaded(t, "apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+in+
+		if got := usesIPv6(nodeconfigtest.Load(t, "apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+in+
 			"\n")); got != want {
 			t.Errorf("%s: %v", in, got)
 		}
 	}
-}
-
-// loaded returns the configuration of a file with this text.
-func loaded(t *testing.T, text string) *nodeconfig.Config {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := nodeconfig.Load(&nodeconfig.Flags{Config: file, HostnameOverride: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }

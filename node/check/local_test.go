@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"berth/internal/nodeconfig"
+	"berth/internal/nodeconfig/nodeconfigtest"
 	"berth/node"
 	"berth/nodeapi"
 )
@@ -15,16 +16,7 @@ import (
 // loadConfig loads a KubeletConfiguration with the given fields.
 func loadConfig(t *testing.T, fields string) *nodeconfig.Config {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "node.yaml")
-	text := "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n" + fields
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, _, err := nodeconfig.Load(&nodeconfig.Flags{Config: file, HostnameOverride: "n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return nodeconfigtest.Load(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+fields)
 }
 
 func TestCheckReportsUnreachableNameServers(t *testing.T) {

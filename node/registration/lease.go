@@ -110,32 +110,23 @@ func (p *Registrar) renewLeaseOnce(ctx context.Context, bound time.Duration) err
 	return p.opt.HeartbeatClient.Create(ctx, apiclient.Leases, corev1.NamespaceNodeLease, lease, nil)
 }
 
-// maxClockSkew is the largest difference between the clocks of two machines that the check of the node's name
-// allows for. It only spares a wait for leases that are older: whether a machine is alive shows in a renewal of
-// its lease, not in the time that its clock wrote.
-const maxClockSkew = 10 * time.Minute
-
-// mayBeAlive reports whether the machine that renewed a lease at a time of its own clock may still renew it.
-func mayBeAlive(renewed time.Time, duration time.Duration, now time.Time) bool {
-	return renewed.After(now.Add(-duration - maxClockSkew))
-}
-
-// verifyName checks that no other live machine uses the node's name. It does not wait for an
+// verifyName checks that no other live machine uses the node's name. Whether a machine is alive shows in a renewal
+// of its lease, not in the time of the last one, which its own clock has written. verifyName does not wait for an
 // unreachable server, because pods on this host must run.
 func (p *Registrar) verifyName(ctx context.Context) error {
 	n := &corev1.Node{}
 	first, err := p.leaseRenewedAt(ctx, n)
-	if err != nil || p.isOwn(ctx, n) || !mayBeAlive(first, p.opt.LeaseDuration, p.opt.Now()) {
+	if err != nil || first.IsZero() || p.isOwn(ctx, n) {
 		return nil //nolint:nilerr // no conflict, or it cannot be determined
 	}
-	p.opt.Log.Warn("node name used by another installation; waiting for its lease to expire",
+	p.opt.Log.Warn("node name was registered by another installation; checking whether it renews the lease",
 		"node", p.opt.Name, "renewed", first)
 	read := func(ctx context.Context) (time.Time, error) { return p.leaseRenewedAt(ctx, n) }
 	if !renewedWithin(ctx, read, first, p.opt.LeaseDuration, p.opt.LeaseDuration/renewalsPerLease) {
 		return nil
 	}
 	return fmt.Errorf("%w: set another name with --hostname-override, or stop berth on that machine if this one "+
-		"replaces it", errNameInUse(p.opt.Name, n))
+		"replaces it", nameInUseError(p.opt.Name, n))
 }
 
 // renewedWithin reports whether a lease is renewed within a time. It reads the time of the last renewal in the
@@ -149,14 +140,14 @@ func renewedWithin(ctx context.Context, read func(context.Context) (time.Time, e
 			return false
 		case <-time.After(interval):
 		}
-		if again, err := read(ctx); err == nil && !again.Equal(first) {
+		if again, err := read(ctx); err == nil && !again.IsZero() && !again.Equal(first) {
 			return true
 		}
 	}
 	return false
 }
 
-func errNameInUse(name string, n *corev1.Node) error {
+func nameInUseError(name string, n *corev1.Node) error {
 	return fmt.Errorf("node name %s is in use by another machine (machine ID %s, %s)",
 		name, n.Status.NodeInfo.MachineID, addressOf(n))
 }
@@ -177,10 +168,15 @@ func sameInstallation(n *corev1.Node, installation string, machine func() string
 // leaseRenewedAt reads the Node of this name and the time of its last lease renewal.
 func (p *Registrar) leaseRenewedAt(ctx context.Context, n *corev1.Node) (time.Time, error) {
 	lease, err := getNodeAndLease(ctx, p.opt.Client, p.opt.Name, n)
-	if err != nil || lease.Spec.RenewTime == nil {
-		return time.Time{}, err
+	return renewTime(lease), err
+}
+
+// renewTime returns the time of the last renewal; zero: there is none. lease may be nil.
+func renewTime(lease *coordv1.Lease) time.Time {
+	if lease == nil || lease.Spec.RenewTime == nil {
+		return time.Time{}
 	}
-	return lease.Spec.RenewTime.Time, nil
+	return lease.Spec.RenewTime.Time
 }
 
 func getNodeAndLease(
@@ -198,8 +194,8 @@ func getNodeAndLease(
 	return lease, client.Get(ctx, apiclient.Leases, corev1.NamespaceNodeLease, name, lease)
 }
 
-// CheckNameConflict checks whether another live machine uses a node name. alive describes it. If the lease of
-// another machine is recent, the check waits for its renewal, at most half of the lease's duration. err is the
+// CheckNameConflict checks whether another live machine uses a node name. alive describes it. If the Node
+// belongs to another machine, the check waits for a renewal of its lease, at most half of the lease's duration. err is the
 // error of an unresponsive server or a missing Node.
 func CheckNameConflict(
 	ctx context.Context,
@@ -211,25 +207,19 @@ func CheckNameConflict(
 	if err != nil || sameInstallation(n, installation, func() string { return machine }) {
 		return nil, err
 	}
-	renewed, seconds := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
-	if renewed == nil || seconds == nil {
-		return nil, nil
-	}
-	duration := time.Duration(*seconds) * time.Second
-	if !mayBeAlive(renewed.Time, duration, time.Now()) {
+	first, seconds := renewTime(lease), lease.Spec.LeaseDurationSeconds
+	if first.IsZero() || seconds == nil {
 		return nil, nil
 	}
 	read := func(ctx context.Context) (time.Time, error) {
 		again, err := getNodeAndLease(ctx, client, name, n)
-		if err != nil || again.Spec.RenewTime == nil {
-			return renewed.Time, err
-		}
-		return again.Spec.RenewTime.Time, nil
+		return renewTime(again), err
 	}
-	if !renewedWithin(ctx, read, renewed.Time, 2*duration/renewalsPerLease, time.Second) {
+	within := 2 * time.Duration(*seconds) * time.Second / renewalsPerLease
+	if !renewedWithin(ctx, read, first, within, time.Second) {
 		return nil, nil
 	}
-	return errNameInUse(name, n), nil
+	return nameInUseError(name, n), nil
 }
 
 func addressOf(n *corev1.Node) string {

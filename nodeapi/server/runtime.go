@@ -140,7 +140,10 @@ func proxy(ctx context.Context, idle time.Duration, a, b net.Conn) {
 	ways.Wait()
 }
 
-// closeAfterEnd closes the connection of a stream readTimeout after ctx has ended. Until then, a write to a
+// endTimeout limits how long a stream whose context has ended waits for a client that does not read.
+const endTimeout = 5 * time.Second
+
+// closeAfterEnd closes the connection of a stream endTimeout after ctx has ended. Until then, a write to a
 // client that does not read blocks, with all that waits for it. stop ends the watch and waits for it.
 func closeAfterEnd(ctx context.Context, conn io.Closer) (stop func()) {
 	stopped := make(chan struct{})
@@ -151,7 +154,7 @@ func closeAfterEnd(ctx context.Context, conn io.Closer) (stop func()) {
 		case <-stopped:
 			return
 		}
-		timer := time.NewTimer(readTimeout)
+		timer := time.NewTimer(endTimeout)
 		defer timer.Stop()
 		select {
 		case <-timer.C:

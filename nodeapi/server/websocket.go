@@ -56,8 +56,6 @@ func channelProtocol(r *http.Request) (protocol string, ok bool) {
 const (
 	wsControlTimeout = 10 * time.Second // to write a control message
 	wsCloseTimeout   = 5 * time.Second  // for the client to close the connection after the end
-	// readTimeout limits how long a stream that has ended waits for a client that does not read.
-	readTimeout = 5 * time.Second
 )
 
 // upgradeWebSocket upgrades the connection. On error the response has been written.

@@ -40,7 +40,10 @@ func newSharedServer(change ...func(*control.Config)) *sharedServer {
 	c := &sharedServer{}
 	c.start = sync.OnceValues(func() (*Server, error) {
 		var err error
-		if c.dir, err = os.MkdirTemp("", "berth-control-test-"); err != nil {
+		if err = removeStaleDirs(); err != nil {
+			return nil, err
+		}
+		if c.dir, err = os.MkdirTemp("", fmt.Sprintf(sharedDir, os.Getpid())); err != nil {
 			return nil, err
 		}
 		return open(context.Background(), func(config *control.Config) {
@@ -52,6 +55,29 @@ func newSharedServer(change ...func(*control.Config)) *sharedServer {
 		})
 	})
 	return c
+}
+
+// sharedDir is the pattern of the directories of shared servers; the number is the ID of the test process.
+const sharedDir = "berth-control-test-%d-*"
+
+// removeStaleDirs removes the directories of test processes that were killed.
+func removeStaleDirs() error {
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), "berth-control-test-*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		var pid int
+		if n, _ := fmt.Sscanf(filepath.Base(dir), "berth-control-test-%d-", &pid); n != 1 {
+			continue
+		}
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); os.IsNotExist(err) {
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Shared returns a server with default settings that is shared with other tests. The test must

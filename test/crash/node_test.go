@@ -496,8 +496,20 @@ func failedStarts(log, podUID, container string) (count int) {
 }
 
 // checkRanOnce checks that a running pod has started once: no restarts, one sandbox, and one container per
-// name, which started once, apart from starts that a restart of containerd interrupted.
+// name, which started once.
 func (n *node) checkRanOnce(name string) {
+	n.Helper()
+	n.checkStarts(name, func(string, string) int { return 0 })
+}
+
+// checkRanOnceAcrossRestart is checkRanOnce for a pod during whose start containerd was restarted: starts that the
+// restart interrupted may have run.
+func (n *node) checkRanOnceAcrossRestart(name string) {
+	n.Helper()
+	n.checkStarts(name, n.interruptedStarts)
+}
+
+func (n *node) checkStarts(name string, interruptedStarts func(podUID, container string) int) {
 	n.Helper()
 	p, ok := n.pods()[name]
 	if !ok {
@@ -521,7 +533,7 @@ func (n *node) checkRanOnce(name string) {
 		if counts[s.Name] != 1 {
 			n.Errorf("pod %s: got %d containers named %s, want 1", name, counts[s.Name], s.Name)
 		}
-		interrupted := n.interruptedStarts(string(p.UID), s.Name)
+		interrupted := interruptedStarts(string(p.UID), s.Name)
 		if ran := n.waitRan(name, s.Name); ran < 1 || ran > 1+interrupted {
 			n.Errorf("pod %s: container %s: got %d starts, want 1 and at most %d interrupted ones", name, s.Name, ran,
 				interrupted)

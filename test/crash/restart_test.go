@@ -274,7 +274,7 @@ func TestScenario17_ContainerdRestartRecreatesNothing(t *testing.T) {
 				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // at a different point of the start each time
 				n.must("restart containerd", n.host.Restart(t.Context()))
 				n.awaitRunning(name)
-				n.checkRanOnce(name)
+				n.checkRanOnceAcrossRestart(name)
 				n.removeManifest(name)
 				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // and of the termination
 				n.must("restart containerd", n.host.Restart(t.Context()))
