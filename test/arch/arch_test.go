@@ -100,6 +100,14 @@ var allowedImports = map[string][]string{
 	},
 	"node/registration": {"internal/apiclient"},
 
+	"workloads":             {},
+	"workloads/deployment":  {"podspec", "workloads"},
+	"workloads/replicaset":  {"podspec", "workloads"},
+	"workloads/statefulset": {"podspec", "workloads"},
+	"workloads/daemonset":   {"admission", "podspec", "workloads"},
+	"workloads/job":         {"podspec", "workloads"},
+	"workloads/cronjob":     {"podspec", "workloads"},
+
 	"control":                {"*"}, // wires its own packages, as cmd/berth does
 	"control/scheme":         {"control/scheme/openapi"},
 	"control/scheme/openapi": {},
@@ -113,9 +121,12 @@ var allowedImports = map[string][]string{
 
 	"control/scheduler":           {"podspec", "control/scheduler/placement"},
 	"control/scheduler/placement": {"admission", "podspec"},
-	"control/controllers":         {"admission", "podspec", "control/pki", "control/quota"},
-	"control/quota":               {"podspec"},
-	"control/metrics":             {},
+	"control/controllers": {
+		"admission", "podspec", "control/pki", "control/quota", "workloads", "workloads/deployment", "workloads/replicaset",
+		"workloads/statefulset", "workloads/daemonset", "workloads/job", "workloads/cronjob",
+	},
+	"control/quota":   {"podspec"},
+	"control/metrics": {},
 
 	"control/tokens":    {},
 	"control/reviews":   {},
@@ -129,7 +140,8 @@ var allowedImports = map[string][]string{
 var pure = []string{
 	"podspec", "admission", "agent/plan", "node/pressure", "node/shutdown", "cri/criconfig",
 	"cni/routes", "control/printers", "control/validation", "control/scheduler/placement",
-	"control/quota",
+	"control/quota", "workloads", "workloads/deployment", "workloads/replicaset", "workloads/statefulset",
+	"workloads/daemonset", "workloads/job", "workloads/cronjob",
 }
 
 // impure lists the packages that no pure package may import.

@@ -1,0 +1,119 @@
+package workloads
+
+import (
+	"hash/fnv"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/dump"
+	"k8s.io/apimachinery/pkg/util/rand"
+)
+
+// Active reports whether a pod counts as a replica: it is neither terminating nor terminated.
+func Active(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !Terminated(pod) }
+
+// Terminated reports whether a pod has succeeded or failed.
+func Terminated(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// ReadySince returns since when a pod is ready, or nil if it is not.
+func ReadySince(pod *corev1.Pod) *metav1.Time {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return &c.LastTransitionTime
+		}
+	}
+	return nil
+}
+
+// Available reports whether a pod has been ready for minReadySeconds. If it becomes so by the passing of time alone,
+// at is when.
+func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available bool, at time.Time) {
+	since := ReadySince(pod)
+	switch {
+	case since == nil:
+		return false, time.Time{}
+	case minReadySeconds == 0:
+		return true, time.Time{}
+	case since.IsZero():
+		return false, time.Time{}
+	}
+	at = since.Add(time.Duration(minReadySeconds) * time.Second)
+	if !now.Before(at) {
+		return true, time.Time{}
+	}
+	return false, at
+}
+
+// Earlier returns the earlier of two times, of which a zero one does not count.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Hash returns the hash of a value as upstream's controllers compute it for the pod-template-hash and
+// controller-revision-hash labels, so that objects keep their names when another control plane takes over.
+func Hash(value any, collisionCount *int32) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(dump.ForHash(value))) // never fails
+	if collisionCount != nil {
+		b := make([]byte, 8)
+		b[0], b[1], b[2], b[3] = byte(*collisionCount), byte(*collisionCount>>8), byte(*collisionCount>>16),
+			byte(*collisionCount>>24)
+		_, _ = h.Write(b)
+	}
+	return rand.SafeEncodeString(strconv.FormatUint(uint64(h.Sum32()), 10))
+}
+
+// Claim divides objects into those that the owner controls and keeps, and writes: adoptions of matching objects
+// without a controller, which are in owned too, and releases of those that no longer match. An owner that is
+// being deleted neither adopts nor releases. mayAdopt, if set, is a further condition for adoptions.
+func Claim[T Object](owner Object, kind metav1.TypeMeta, selector labels.Selector, objects []T,
+	mayAdopt func(T) bool) (owned []T, writes []Write) {
+	for _, o := range objects {
+		ref := metav1.GetControllerOfNoCopy(o)
+		matches := selector.Matches(labels.Set(o.GetLabels()))
+		switch {
+		case ref != nil && ref.UID != owner.GetUID():
+		case ref != nil && matches:
+			owned = append(owned, o)
+		case owner.GetDeletionTimestamp() != nil || o.GetDeletionTimestamp() != nil:
+		case ref != nil:
+			writes = append(writes, Write{Verb: Patch, Base: o, Object: withoutOwner(o, owner)})
+		case matches && (mayAdopt == nil || mayAdopt(o)):
+			adopted := withOwner(o, owner, kind)
+			owned = append(owned, adopted)
+			writes = append(writes, Write{Verb: Patch, Base: o, Object: adopted, VerifyOwner: true})
+		}
+	}
+	return owned, writes
+}
+
+// ControllerRef returns the owner reference of a child.
+func ControllerRef(owner metav1.Object, kind metav1.TypeMeta) metav1.OwnerReference {
+	return *metav1.NewControllerRef(owner, kind.GroupVersionKind())
+}
+
+func withOwner[T Object](o T, owner Object, kind metav1.TypeMeta) T {
+	out, _ := o.DeepCopyObject().(T) // DeepCopyObject returns the type of its receiver
+	out.SetOwnerReferences(append(out.GetOwnerReferences(), ControllerRef(owner, kind)))
+	return out
+}
+
+func withoutOwner[T Object](o T, owner Object) T {
+	out, _ := o.DeepCopyObject().(T)
+	refs := out.GetOwnerReferences()
+	for i := len(refs) - 1; i >= 0; i-- {
+		if refs[i].UID == owner.GetUID() {
+			refs = append(refs[:i:i], refs[i+1:]...)
+		}
+	}
+	out.SetOwnerReferences(refs)
+	return out
+}
