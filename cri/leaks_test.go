@@ -347,12 +347,20 @@ func TestClassifyTaskAbortedByRunc(t *testing.T) {
 	}
 	check("a new directory", false)
 	aged()
-	runc := exec.CommandContext(t.Context(), "sh", "-c", "read end", "create", id)
+	runc := exec.CommandContext(t.Context(), "sh", "-c", "echo started; read end", "create", id)
 	in, err := runc.StdinPipe()
-	if err == nil {
-		err = runc.Start()
-	}
 	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := runc.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runc.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Start returns before the kernel shows the new command line.
+	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	check("a process mentions it", false)
