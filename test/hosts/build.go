@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -241,12 +242,19 @@ func buildPackage(ctx context.Context, command, module, pkg string, o BuildOptio
 		args, cgo = []string{"-race"}, "1"
 	}
 	args = append(args, "-ldflags", "-s -w", "-tags", tags, "-o", tmp, pkg)
-	if err := goBuild(ctx, filepath.Join(repo, module), cgo, args...); err != nil {
-		return "", err
-	}
 	path := filepath.Join(dir, key)
-	// Running processes keep the old file: rename replaces the name only.
-	if err := os.Rename(tmp, path); err != nil {
+	err = withLock(filepath.Join(dir, key+".lock"), func() error {
+		// go build does not link again if the output is up to date: start with the program of another process.
+		if err := copyFile(tmp, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := goBuild(ctx, filepath.Join(repo, module), cgo, args...); err != nil {
+			return err
+		}
+		// Running processes keep the old file: rename replaces the name only.
+		return os.Rename(tmp, path)
+	})
+	if err != nil {
 		return "", err
 	}
 	if builtPrograms.paths == nil {
@@ -254,6 +262,23 @@ func buildPackage(ctx context.Context, command, module, pkg string, o BuildOptio
 	}
 	builtPrograms.paths[key] = path
 	return path, nil
+}
+
+// copyFile copies a program. As in WriteProgram, no fork may happen meanwhile.
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }
 
 // WriteProgram writes a program or script to execute. It blocks forks meanwhile: a child that is
