@@ -100,13 +100,14 @@ var allowedImports = map[string][]string{
 	},
 	"node/registration": {"internal/apiclient"},
 
-	"workloads":             {},
-	"workloads/deployment":  {"podspec", "workloads"},
-	"workloads/replicaset":  {"podspec", "workloads"},
-	"workloads/statefulset": {"podspec", "workloads"},
-	"workloads/daemonset":   {"admission", "podspec", "workloads"},
-	"workloads/job":         {"podspec", "workloads"},
-	"workloads/cronjob":     {"podspec", "workloads"},
+	"workloads":               {},
+	"workloads/workloadstest": {"workloads"},
+	"workloads/deployment":    {"podspec", "workloads"},
+	"workloads/replicaset":    {"podspec", "workloads"},
+	"workloads/statefulset":   {"podspec", "workloads"},
+	"workloads/daemonset":     {"admission", "podspec", "workloads"},
+	"workloads/job":           {"podspec", "workloads"},
+	"workloads/cronjob":       {"podspec", "workloads"},
 
 	"control":                {"*"}, // wires its own packages, as cmd/berth does
 	"control/scheme":         {"control/scheme/openapi"},
