@@ -12,6 +12,9 @@ type Decision[S any] struct {
 	Writes []Write
 	// Status is the status to write after Writes. Nil: the observed one stays.
 	Status *S
+	// Annotations are set on the object by the write of Status, through the status subresource: that write does not
+	// change metadata.generation. Only the revision of a Deployment needs it. Status is not nil then.
+	Annotations map[string]string
 	// Events are recorded for the object after Writes succeeded.
 	Events []Event
 	// Wake is when to decide again although no observed object changes. Zero: not needed.

@@ -16,7 +16,7 @@
 //     concurrently;
 //   - ends at the first error, calls Decide again with the error as WriteError, and uses only the status of that
 //     decision; then it retries with back-off;
-//   - writes the status last. A decision whose correctness needs a persisted status does not emit the writes that
+//   - writes the status, and Annotations with it, last. A decision whose correctness needs a persisted status does not emit the writes that
 //     depend on it: the next decision does, when it observes the status;
 //   - may be killed between any two writes.
 package workloads

@@ -2,6 +2,7 @@ package workloadstest
 
 import (
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -62,6 +63,7 @@ func Sync[T workloads.Object, S any](e *Executor, namespace, name string,
 	if decision.Status != nil {
 		next := clone(object)
 		field(next, "Status").Set(reflect.ValueOf(decision.Status).Elem())
+		next.SetAnnotations(withAnnotations(next.GetAnnotations(), decision.Annotations))
 		next.SetResourceVersion(writer.version)
 		err = e.Server.UpdateStatus(next)
 	}
@@ -75,6 +77,19 @@ func Sync[T workloads.Object, S any](e *Executor, namespace, name string,
 		return time.Time{}, ErrKilled
 	}
 	return decision.Wake, err
+}
+
+func withAnnotations(annotations, more map[string]string) map[string]string {
+	if len(more) == 0 {
+		return annotations
+	}
+	out := maps.Clone(more)
+	for k, v := range annotations {
+		if _, set := more[k]; !set {
+			out[k] = v
+		}
+	}
+	return out
 }
 
 // checked calls decide and panics if it modifies its input.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -144,7 +145,7 @@ func (s *Server) suffix() string {
 // Update replaces metadata and spec of an object. Without a resource version it is unconditional.
 func (s *Server) Update(o workloads.Object) error { return s.write(o, false) }
 
-// UpdateStatus replaces the status of an object. Without a resource version it is unconditional.
+// UpdateStatus replaces the status and the annotations of an object. Without a resource version it is unconditional.
 func (s *Server) UpdateStatus(o workloads.Object) error { return s.write(o, true) }
 
 func (s *Server) write(o workloads.Object, statusOnly bool) error {
@@ -160,6 +161,7 @@ func (s *Server) write(o workloads.Object, statusOnly bool) error {
 	next := clone(o)
 	if statusOnly {
 		next = clone(old)
+		next.SetAnnotations(clone(o).GetAnnotations())
 		field(next, "Status").Set(field(clone(o), "Status"))
 	} else {
 		if status := field(next, "Status"); status.IsValid() {
@@ -169,8 +171,7 @@ func (s *Server) write(o workloads.Object, statusOnly bool) error {
 		next.SetCreationTimestamp(old.GetCreationTimestamp())
 		next.SetDeletionTimestamp(old.GetDeletionTimestamp())
 		next.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
-		if spec := field(next, "Spec"); spec.IsValid() &&
-			!equality.Semantic.DeepEqual(spec.Interface(), field(old, "Spec").Interface()) {
+		if generationChanged(old, next) {
 			next.SetGeneration(old.GetGeneration() + 1)
 		}
 	}
@@ -245,6 +246,17 @@ func (s *Server) CollectGarbage() {
 			_ = s.Delete(o) // it exists with this UID
 		}
 	}
+}
+
+// generationChanged reports whether a change increments the generation: a changed specification does, and for
+// Deployments a changed annotation.
+func generationChanged(old, current workloads.Object) bool {
+	if spec := field(current, "Spec"); spec.IsValid() &&
+		!equality.Semantic.DeepEqual(spec.Interface(), field(old, "Spec").Interface()) {
+		return true
+	}
+	_, isDeployment := current.(*appsv1.Deployment)
+	return isDeployment && !equality.Semantic.DeepEqual(old.GetAnnotations(), current.GetAnnotations())
 }
 
 func removable(o workloads.Object) bool {
