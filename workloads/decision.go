@@ -72,3 +72,18 @@ func (e *WriteError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error of the API.
 func (e *WriteError) Unwrap() error { return e.Err }
+
+// String returns the verb in lower case.
+func (v Verb) String() string {
+	switch v {
+	case Create:
+		return "create"
+	case Update:
+		return "update"
+	case Patch:
+		return "patch"
+	case Delete:
+		return "delete"
+	}
+	return "unknown"
+}

@@ -16,7 +16,10 @@
 //     concurrently;
 //   - ends at the first error, calls Decide again with the error as WriteError, and uses only the status of that
 //     decision; then it retries with back-off;
-//   - writes the status, and Annotations with it, last. A decision whose correctness needs a persisted status does not emit the writes that
-//     depend on it: the next decision does, when it observes the status;
+//   - retries without a WriteError if a write fails because the observation is outdated: the decided or the written
+//     object has changed or is gone, or an unobserved object has the name of the one to create;
+//   - limits how many objects one sync creates and deletes, and decides again instead of writing more;
+//   - writes the status, and Annotations with it, last. A decision whose correctness needs a persisted status does
+//     not emit the writes that depend on it: the next decision does, when it observes the status;
 //   - may be killed between any two writes.
 package workloads

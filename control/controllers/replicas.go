@@ -19,12 +19,6 @@ import (
 
 const (
 	replicaWorkers = 5
-	// burstReplicas is the maximum number of pods created or deleted in one sync. The rest follows
-	// when the informer has observed them.
-	burstReplicas = 500
-	// expectationTimeout is how long a created pod may be missing from the informer before it is
-	// read from the API server.
-	expectationTimeout = 5 * time.Second
 )
 
 // replicaController keeps the desired number of pods for each set of one kind.
@@ -33,12 +27,12 @@ type replicaController struct {
 	replicaKind
 
 	mu           sync.Mutex
-	expectations map[string]*expectations // by key of the set
+	expectations map[string]*setExpectations // by key of the set
 }
 
-// expectations are the creations and deletions of a set that the informer has not observed yet.
+// setExpectations are the creations and deletions of a set that the informer has not observed yet.
 // They prevent duplicate pods when the watch is slow.
-type expectations struct {
+type setExpectations struct {
 	setUID      types.UID
 	created     map[types.UID]string // names of created pods
 	lastCreated time.Time            // time of the last creation
@@ -54,7 +48,7 @@ func newReplicationControllerController(c Config) ([]*controller, error) {
 }
 
 func newReplicaController(c Config, kind replicaKind) ([]*controller, error) {
-	r := &replicaController{Config: c, replicaKind: kind, expectations: map[string]*expectations{}}
+	r := &replicaController{Config: c, replicaKind: kind, expectations: map[string]*setExpectations{}}
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
@@ -194,7 +188,7 @@ func (r *replicaController) updateExpectations(ctx context.Context, key string, 
 	r.mu.Lock()
 	exp := r.expectations[key]
 	if exp == nil || exp.setUID != set.UID {
-		exp = &expectations{setUID: set.UID, created: map[types.UID]string{}}
+		exp = &setExpectations{setUID: set.UID, created: map[types.UID]string{}}
 		r.expectations[key] = exp
 	}
 	deleting := map[types.UID]bool{}

@@ -40,7 +40,11 @@ func newNamingClient(objects ...runtime.Object) *fake.Clientset {
 		}
 		pod.Name = fmt.Sprintf("%s%d", pod.GenerateName, last.Add(1))
 		pod.Namespace, pod.UID, pod.CreationTimestamp = action.GetNamespace(), types.UID(pod.Name), metav1.Now()
-		return true, pod, client.Tracker().Create(action.GetResource(), pod, pod.Namespace)
+		if err := client.Tracker().Create(action.GetResource(), pod, pod.Namespace); err != nil {
+			return true, nil, err //nolint:wrapcheck // the error of an API call
+		}
+		stored, err := client.Tracker().Get(action.GetResource(), pod.Namespace, pod.Name)
+		return true, stored, err //nolint:wrapcheck // the error of an API call
 	})
 	return client
 }

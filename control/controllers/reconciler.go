@@ -1,0 +1,256 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"berth/workloads"
+)
+
+// workload describes a kind of workload to the reconciler. O is the type of its objects, S that of their status.
+type workload[O workloads.Object, S any] struct {
+	kind    schema.GroupVersionKind
+	objects *objectType
+	// children are the types of objects that an object of the kind controls. Their changes queue the controlling
+	// object, and those of objects without a controller the objects that select them.
+	children []*objectType
+	// written are further types that decisions write. Their changes queue nothing.
+	written []*objectType
+	// related are further informers that decide reads, with the keys of the objects to queue for a change.
+	related []related
+	// selector selects children. An object adopts the selected ones that have no controller. Nil: it adopts none.
+	selector func(O) *metav1.LabelSelector
+	// decide decides about an object with the children in the informers. failed is the write of the last decision that
+	// failed, or nil.
+	decide func(obj O, now time.Time, failed *workloads.WriteError) workloads.Decision[S]
+	// status returns the status in an object, for reading and writing.
+	status func(O) *S
+	// updateStatus writes the status of an object.
+	updateStatus func(ctx context.Context, obj O) (O, error)
+	workers      int // number of concurrent syncs, as upstream's default
+}
+
+// related is an informer that a kind depends on.
+type related struct {
+	informer cache.SharedIndexInformer
+	keys     func(obj any) []string
+}
+
+// reconciler executes the decisions of one kind.
+type reconciler[O workloads.Object, S any] struct {
+	workload[O, S]
+	executor
+}
+
+// newReconciler returns the controller of a kind of workload.
+func newReconciler[O workloads.Object, S any](c Config, w workload[O, S]) (*controller, error) {
+	r := &reconciler[O, S]{workload: w, executor: executor{
+		kind: w.kind, objects: w.objects, types: map[reflect.Type]*objectType{}, events: c.Events, log: c.Log,
+	}}
+	for _, of := range slices.Concat([]*objectType{w.objects}, w.children, w.written) {
+		r.types[of.goType] = of
+	}
+	ctrl := c.newController(r.sync)
+	ctrl.workers = w.workers
+	if err := ctrl.watch(w.objects.informer, objectKey); err != nil {
+		return nil, err
+	}
+	for _, child := range w.children {
+		if err := indexByController(child.informer); err != nil {
+			return nil, err
+		}
+		if err := ctrl.addEventHandler(child.informer, r.childHandler(ctrl)); err != nil {
+			return nil, err
+		}
+	}
+	for _, other := range w.written {
+		ctrl.waitFor(other.informer)
+	}
+	for _, other := range w.related {
+		if err := ctrl.addEventHandler(other.informer, relatedHandler(ctrl, other.keys)); err != nil {
+			return nil, err
+		}
+	}
+	return ctrl, nil
+}
+
+// childHandler queues the objects that control or controlled a changed child, or that may adopt it.
+func (r *reconciler[O, S]) childHandler(ctrl *controller) cache.ResourceEventHandlerFuncs {
+	enqueue := func(obj any) {
+		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = tombstone.Obj
+		}
+		if child, ok := obj.(metav1.Object); ok {
+			for _, key := range r.keysOf(child) {
+				ctrl.queue.Add(key)
+			}
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: enqueue,
+		UpdateFunc: func(before, after any) {
+			old, ok := before.(metav1.Object)
+			child, childOK := after.(metav1.Object)
+			if !ok || !childOK || old.GetResourceVersion() == child.GetResourceVersion() {
+				return
+			}
+			oldOwner, owner := metav1.GetControllerOfNoCopy(old), metav1.GetControllerOfNoCopy(child)
+			changed := old.GetUID() != child.GetUID() || !apiequality.Semantic.DeepEqual(oldOwner, owner)
+			if changed {
+				enqueue(old)
+			}
+			if changed || owner != nil || !maps.Equal(old.GetLabels(), child.GetLabels()) {
+				enqueue(child)
+			}
+		},
+		DeleteFunc: enqueue,
+	}
+}
+
+// relatedHandler queues the keys of the old and of the new object.
+func relatedHandler(ctrl *controller, keys func(obj any) []string) cache.ResourceEventHandlerFuncs {
+	enqueue := func(obj any) {
+		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = tombstone.Obj
+		}
+		for _, key := range keys(obj) {
+			ctrl.queue.Add(key)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    enqueue,
+		UpdateFunc: func(before, after any) { enqueue(before); enqueue(after) },
+		DeleteFunc: enqueue,
+	}
+}
+
+// keysOf returns the key of the object that controls a child or, if it has no controller, the keys of the objects
+// that select it.
+func (r *reconciler[O, S]) keysOf(child metav1.Object) (keys []string) {
+	if metav1.GetControllerOfNoCopy(child) != nil {
+		return r.childKeys(child)
+	}
+	if r.selector == nil {
+		return nil
+	}
+	list, err := r.workload.objects.informer.GetIndexer().ByIndex(cache.NamespaceIndex, child.GetNamespace())
+	if err != nil {
+		return nil // the informers of a factory have this index
+	}
+	for _, o := range list {
+		obj, ok := o.(O)
+		if !ok {
+			continue
+		}
+		selector, err := metav1.LabelSelectorAsSelector(r.selector(obj))
+		if err == nil && !selector.Empty() && selector.Matches(labels.Set(child.GetLabels())) {
+			keys = append(keys, objectKey(obj)...)
+		}
+	}
+	return keys
+}
+
+// sync decides about the object with the given key and executes the decision.
+func (r *reconciler[O, S]) sync(ctx context.Context, key string) (time.Duration, error) {
+	obj, found := r.observe(key)
+	if !found {
+		r.expectations.forget(key)
+		return 0, nil
+	}
+	if wait, err := r.expectations.wait(ctx, key, obj.GetUID()); wait > 0 || err != nil {
+		return wait, err
+	}
+	if obj, found = r.observe(key); !found { // again: it may have been older than an own write
+		return 0, nil
+	}
+	x := r.start(key, obj)
+	if failed := r.expectations.takeFailure(key); failed != nil {
+		return time.Millisecond, r.writeStatus(ctx, x, obj, r.decide(obj, time.Now(), failed))
+	}
+	decision := r.decide(obj, time.Now(), nil)
+	switch err := x.apply(ctx, decision.Writes); {
+	case errors.Is(err, errNamespaceTerminating):
+		return 0, nil
+	case errors.Is(err, errTruncated):
+		return expectationTimeout, nil
+	case errors.Is(err, errOutdated):
+		return 0, x.outdated(err)
+	case err != nil:
+		return 0, r.fail(ctx, x, obj, err)
+	}
+	if err := r.writeStatus(ctx, x, obj, decision); err != nil {
+		return 0, err
+	}
+	for _, e := range decision.Events {
+		x.record(e, "")
+	}
+	if decision.Wake.IsZero() {
+		return 0, nil
+	}
+	return max(time.Until(decision.Wake), time.Millisecond), nil
+}
+
+// fail writes the status that follows from a failed write, and returns the error for the retry. If other writes of
+// the sync are not observed yet, the next sync writes that status.
+func (r *reconciler[O, S]) fail(ctx context.Context, x *execution, obj O, err error) error {
+	failed := (*workloads.WriteError)(nil)
+	switch {
+	case !errors.As(err, &failed) || ctx.Err() != nil:
+	case len(r.expectations.unobserved(x.key, obj.GetUID())) > 0:
+		r.expectations.keepFailure(x.key, obj.GetUID(), failed)
+	default:
+		err = errors.Join(err, r.writeStatus(ctx, x, obj, r.decide(obj, time.Now(), failed)))
+	}
+	return fmt.Errorf("sync %s: %w", r.workload.kind.Kind, err)
+}
+
+// observe returns the object in the informer.
+func (r *reconciler[O, S]) observe(key string) (obj O, found bool) {
+	obj, found = r.workload.objects.stored(key).(O)
+	return obj, found
+}
+
+// writeStatus writes the status and the annotations of a decision if they differ from the observed ones.
+func (r *reconciler[O, S]) writeStatus(ctx context.Context, x *execution, obj O, d workloads.Decision[S]) error {
+	if d.Status == nil {
+		return nil
+	}
+	next := mustBe[O](copyOf(obj))
+	*r.status(next) = *d.Status
+	if len(d.Annotations) > 0 {
+		annotations := maps.Clone(obj.GetAnnotations())
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		maps.Copy(annotations, d.Annotations)
+		next.SetAnnotations(annotations)
+	}
+	if apiequality.Semantic.DeepEqual(*r.status(obj), *d.Status) &&
+		maps.Equal(obj.GetAnnotations(), next.GetAnnotations()) {
+		return nil
+	}
+	next.SetResourceVersion(x.version)
+	written, err := r.updateStatus(ctx, next)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return x.outdated(err)
+	case err != nil:
+		return fmt.Errorf("update status: %w", err)
+	}
+	x.expect(r.workload.objects, written)
+	return nil
+}
