@@ -50,6 +50,8 @@ type Write struct {
 	// VerifyOwner makes the executor read the decided object from the API first: the write fails if it no longer
 	// exists with this UID or is being deleted. Adoptions need it, because the observation may be old.
 	VerifyOwner bool
+	// Propagation is what a Delete does with dependents. Empty: the default of the API for the type.
+	Propagation metav1.DeletionPropagation
 	// Success and Failure are recorded for the decided object after the write. "%s" in their messages is replaced by
 	// the name of the written object or the error. An empty reason: no event.
 	Success, Failure Event
