@@ -13,6 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"berth/control/controllers"
 )
 
 // handlers returns the library's handler chain with the handlers of this package.
@@ -57,12 +59,16 @@ func (s *Server) withStorageQuota(next http.Handler) http.Handler {
 	})
 }
 
-// isLoopbackRequest reports whether a request comes from the server's own controllers. Their
-// patches hardly change the size of an object: the garbage collector removes finalizers and owner
-// references from deleted objects.
+// isLoopbackRequest reports whether a request comes from the server itself or from its garbage
+// collector. Their patches hardly change the size of an object: the garbage collector removes
+// finalizers and owner references from deleted objects.
 func isLoopbackRequest(r *http.Request) bool {
 	u, ok := apirequest.UserFrom(r.Context())
-	return ok && u.GetName() == user.APIServerUser && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
+	if !ok {
+		return false
+	}
+	return u.GetName() == controllerUser(controllers.GarbageCollector).GetName() ||
+		u.GetName() == user.APIServerUser && slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup)
 }
 
 // exemptFromQuota reports whether a write passes regardless of the quota: it stores nothing,

@@ -22,7 +22,13 @@ func (s *Server) addPolicy() error {
 	discovery.Install(s.generic.Handler.NonGoRestfulMux)
 	s.addBootstrapHook(
 		"rbac/bootstrap-roles",
-		func(ctx context.Context) error { return authz.DefaultPolicy().Reconcile(ctx, s.Client) },
+		func(ctx context.Context) error {
+			err := authz.DefaultPolicy().Reconcile(ctx, s.Client)
+			if err == nil {
+				close(s.access.policyStored)
+			}
+			return err
+		},
 	)
 	s.addBootstrapHook(
 		"scheduling/bootstrap-system-priority-classes",

@@ -43,6 +43,8 @@ type access struct {
 	rbac          *authz.RBAC
 	authorizer    authorizer.Authorizer
 	aggregation   *authz.ClusterRoleAggregation
+	identities    identities
+	policyStored  chan struct{} // closed when the default roles exist
 	drained       chan struct{} // closed when all requests are done
 }
 
@@ -50,7 +52,7 @@ type access struct {
 // been started.
 func (a *Assembly) openAccess() (err error) {
 	x := &a.access
-	x.drained = make(chan struct{})
+	x.drained, x.policyStored = make(chan struct{}), make(chan struct{})
 	x.audiences = authenticator.Audiences{a.ServiceAccountIssuer}
 	key, former, err := a.Authority.ServiceAccountKeys()
 	if err != nil {
@@ -79,7 +81,7 @@ func (a *Assembly) newAuthenticator() authenticator.Request {
 			Keys:      x.keys,
 			Objects:   tokens.NewCachedGetter(a.Informers, a.Client),
 		},
-		BootstrapTokens: x.bootstrap, Audiences: x.audiences,
+		BootstrapTokens: x.bootstrap, LoopbackTokens: &x.identities, Audiences: x.audiences,
 	})
 }
 

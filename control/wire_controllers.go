@@ -5,10 +5,13 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
+	_ "k8s.io/component-base/metrics/prometheus/workqueue" // workqueue_* in /metrics
 
 	"berth/control/controllers"
 	"berth/control/scheduler"
@@ -41,10 +44,15 @@ func (a *Assembly) schedulerAndControllers() []Controller {
 
 // runScheduler runs the scheduler.
 func (a *Assembly) runScheduler(ctx context.Context) error {
-	events, stop := a.newEventRecorder(ctx, scheduler.DefaultName)
+	as, err := a.identityOf(ctx, &user.DefaultInfo{Name: user.KubeScheduler})
+	if err != nil {
+		return err
+	}
+	defer as.release()
+	events, stop := newEventRecorder(ctx, as.client, scheduler.DefaultName)
 	defer stop()
 	s, err := scheduler.New(scheduler.Config{
-		Client: a.Client, Informers: a.Informers, Events: events, Log: a.Log.With("component", schedulerName),
+		Client: as.client, Informers: a.Informers, Events: events, Log: a.Log.With("component", schedulerName),
 	})
 	if err != nil {
 		return err
@@ -56,14 +64,19 @@ func (a *Assembly) runScheduler(ctx context.Context) error {
 
 // runController runs one controller.
 func (a *Assembly) runController(ctx context.Context, name string) error {
-	objects, err := metadata.NewForConfig(a.Loopback)
+	as, err := a.identityOf(ctx, controllerUser(name))
+	if err != nil {
+		return err
+	}
+	defer as.release()
+	objects, err := metadata.NewForConfig(as.config)
 	if err != nil {
 		return fmt.Errorf("metadata client: %w", err)
 	}
-	events, stop := a.newEventRecorder(ctx, controllers.EventSource(name))
+	events, stop := newEventRecorder(ctx, as.client, controllers.EventSource(name))
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
-		Client: a.Client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events,
+		Client: as.client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events,
 		Log:          a.Log,
 		ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority,
 		CABundle:               a.Authority.PEM(),
@@ -85,9 +98,10 @@ func (a *Assembly) secretTokenSigner() *tokens.SecretTokenSigner {
 func (a *Assembly) startInformers() { a.Informers.Start(a.lifetime.Done()) }
 
 // newEventRecorder returns the event recorder of a controller. The returned function stops it.
-func (a *Assembly) newEventRecorder(ctx context.Context, source string) (record.EventRecorder, func()) {
+func newEventRecorder(ctx context.Context, client kubernetes.Interface,
+	source string) (record.EventRecorder, func()) {
 	b := record.NewBroadcaster(record.WithContext(ctx))
-	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.Client.CoreV1().Events("")})
+	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	return b.NewRecorder(clientscheme.Scheme, corev1.EventSource{Component: source}), b.Shutdown
 }
 

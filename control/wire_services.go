@@ -75,7 +75,7 @@ func (a *Assembly) runKubernetesService(ctx context.Context) error {
 
 // runServiceRepair reconciles the claims of addresses and ports with the Services.
 func (a *Assembly) runServiceRepair(ctx context.Context) error {
-	events, stop := a.newEventRecorder(ctx, "service-repair")
+	events, stop := newEventRecorder(ctx, a.Client, "service-repair")
 	defer stop()
 	return (&serviceips.Repairer{Etcd: a.EtcdClient, Client: a.Client, Ranges: a.Config.services(), Events: events,
 		Log: a.Log, Interval: a.ServiceRepairInterval}).Run(ctx)

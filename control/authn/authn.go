@@ -3,6 +3,7 @@ package authn
 import (
 	stdx509 "crypto/x509"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
@@ -33,6 +34,8 @@ type Config struct {
 	// ServiceAccountTokens and BootstrapTokens authenticate tokens. Bootstrap tokens are valid only
 	// for the API server's audiences.
 	ServiceAccountTokens, BootstrapTokens authenticator.Token
+	// LoopbackTokens authenticates the components of the server itself, for the API server's audiences. Nil: none.
+	LoopbackTokens authenticator.Token
 	// Audiences are the API server's own audiences.
 	Audiences authenticator.Audiences
 }
@@ -63,8 +66,12 @@ func New(c Config) authenticator.Request {
 		authenticators = append(authenticators, authenticator.WrapAudienceAgnosticRequest(c.Audiences,
 			&returningNodeAuthenticator{c.VerifySignature, c.ReturnPeriod, time.Now}))
 	}
-	tokens := tokenunion.NewFailOnError(c.ServiceAccountTokens, authenticator.WrapAudienceAgnosticToken(c.Audiences,
-		c.BootstrapTokens))
+	sources := []authenticator.Token{c.ServiceAccountTokens, authenticator.WrapAudienceAgnosticToken(c.Audiences,
+		c.BootstrapTokens)}
+	if c.LoopbackTokens != nil {
+		sources = slices.Insert(sources, 0, authenticator.WrapAudienceAgnosticToken(c.Audiences, c.LoopbackTokens))
+	}
+	tokens := tokenunion.NewFailOnError(sources...)
 	authenticators = append(authenticators, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
 	authenticated := group.NewAuthenticatedGroupAdder(union.New(authenticators...))
 	var conditions []apiserver.AnonymousAuthCondition

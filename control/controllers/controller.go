@@ -37,9 +37,9 @@ type controller struct {
 func (c Config) newController(syncFunc func(context.Context, string) (time.Duration, error)) *controller {
 	return &controller{
 		sync: syncFunc, log: c.Log,
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](minRetryDelay,
-				maxRetryDelay)),
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](minRetryDelay, maxRetryDelay),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: c.queueName}),
 	}
 }
 

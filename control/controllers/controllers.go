@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,6 +48,8 @@ type Config struct {
 
 	NodeMonitorGracePeriod   time.Duration // time without heartbeat after which a node is unreachable; default 40 s
 	TerminatedPodGCThreshold int           // number of terminated pods to retain; default 12500
+
+	queueName string // of work queues, in metrics
 }
 
 // CertificateAuthority signs certificates. It is implemented by pki.Authority.
@@ -137,6 +140,41 @@ func EventSource(name string) string {
 	return name
 }
 
+// serviceAccounts holds the service accounts of the controllers whose names differ from the controller's.
+var serviceAccounts = map[string]string{
+	NodeLifecycle: "node-controller", NodeIPAM: "node-controller", GarbageCollector: "generic-garbage-collector",
+	ServiceAccounts: "service-account-controller", ServiceAccountTokens: "", RootCA: "root-ca-cert-publisher",
+	CSRApproving: "certificate-controller", CSRSigning: "certificate-controller",
+	CSRCleaner: "certificate-controller", PodGC: "pod-garbage-collector", Endpoints: "endpoint-controller",
+	EndpointSliceMirroring: "endpointslicemirroring-controller", ReplicationControllers: "replication-controller",
+}
+
+// ServiceAccount returns the name of the service account in kube-system that a controller has in upstream's control
+// plane. It is empty for a controller that acts as system:kube-controller-manager.
+func ServiceAccount(name string) string {
+	if account, differs := serviceAccounts[name]; differs {
+		return account
+	}
+	return name
+}
+
+// queueNames holds the names of work queues that do not follow from the controller's name.
+var queueNames = map[string]string{
+	NodeLifecycle: "node_lifecycle_controller", TaintEviction: "noexec_taint_node", NodeIPAM: "node_ipam",
+	GarbageCollector: "garbage_collector_attempt_to_delete", ServiceAccountTokens: "serviceaccount_tokens_secret",
+	RootCA: "root_ca_cert_publisher", CSRApproving: "certificate", CSRSigning: "certificate", CSRCleaner: "certificate",
+	PodGC: "orphaned_pods_nodes", ResourceQuota: "resourcequota_primary", EndpointSlices: "endpoint_slice",
+	EndpointSliceMirroring: "endpoint_slice_mirroring", ReplicationControllers: "replicationmanager",
+}
+
+// queueName returns the name of a controller's work queue in metrics, as upstream has it.
+func queueName(name string) string {
+	if queue, differs := queueNames[name]; differs {
+		return queue
+	}
+	return strings.TrimSuffix(name, "-controller")
+}
+
 // Run runs the named controller until ctx is done. It applies the defaults of Config.
 func Run(ctx context.Context, name string, c Config) error {
 	i := slices.IndexFunc(descriptors, func(k descriptor) bool { return k.name == name })
@@ -149,7 +187,7 @@ func Run(ctx context.Context, name string, c Config) error {
 	if c.TerminatedPodGCThreshold == 0 {
 		c.TerminatedPodGCThreshold = defaultTerminatedPodGCThreshold
 	}
-	c.Log = c.Log.With("controller", name)
+	c.Log, c.queueName = c.Log.With("controller", name), queueName(name)
 	workers, err := descriptors[i].newFunc(c)
 	if err != nil {
 		return fmt.Errorf("create controller %s: %w", name, err)
