@@ -7,8 +7,13 @@ import (
 	"testing"
 )
 
-// SeedVariable is the environment variable that makes RunSeeds run one seed only.
-const SeedVariable = "WORKLOADS_SEED"
+// The environment variables of RunSeeds.
+const (
+	// SeedVariable is the only seed to run.
+	SeedVariable = "WORKLOADS_SEED"
+	// CountVariable replaces the number of seeds, for a longer run.
+	CountVariable = "WORKLOADS_SEEDS"
+)
 
 // RunSeeds runs test n times, each with a random source of another seed. It stops at the first seed that fails and
 // prints it. A panic is a failure too.
@@ -21,6 +26,9 @@ func RunSeeds(t *testing.T, n int, test func(t *testing.T, rng *rand.Rand)) {
 		}
 		runSeed(t, seed, test)
 		return
+	}
+	if more, err := strconv.Atoi(os.Getenv(CountVariable)); err == nil {
+		n = more
 	}
 	for seed := range uint64(n) {
 		if runSeed(t, seed, test); t.Failed() {

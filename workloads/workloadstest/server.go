@@ -323,3 +323,6 @@ func notFound(o workloads.Object) error { return apierrors.NewNotFound(resource(
 func conflict(o workloads.Object, why string) error {
 	return apierrors.NewConflict(resource(o), o.GetName(), errors.New(why))
 }
+
+// Version returns the resource version of the newest change.
+func (s *Server) Version() string { return strconv.Itoa(s.version) }
