@@ -77,6 +77,7 @@ const (
 	Endpoints              = "endpoints-controller"
 	EndpointSlices         = "endpointslice-controller"
 	EndpointSliceMirroring = "endpointslice-mirroring-controller"
+	Deployments            = "deployment-controller"
 	ReplicaSets            = "replicaset-controller"
 	// ReplicationControllers is the controller of the kind ReplicationController.
 	ReplicationControllers = "replicationcontroller-controller"
@@ -115,6 +116,7 @@ var descriptors = []descriptor{
 	{Endpoints, newEndpointsController},
 	{EndpointSlices, newEndpointSliceController},
 	{EndpointSliceMirroring, newEndpointSliceMirroringController},
+	{Deployments, newDeploymentController},
 	{ReplicaSets, newReplicaSetController},
 	{ReplicationControllers, newReplicationControllerController},
 }

@@ -150,7 +150,7 @@ func (x *execution) write(ctx context.Context, w workloads.Write) error {
 			written, err = r.patch(ctx, w.Base, body)
 		}
 	case workloads.Delete:
-		if err = r.remove(ctx, w.Object); err == nil || replaced(err) {
+		if err = r.remove(ctx, w.Object, w.Propagation); err == nil || replaced(err) {
 			x.expectations.expectDeletion(x.key, x.owner.GetUID(), r, w.Object)
 		}
 	}

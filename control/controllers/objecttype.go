@@ -23,7 +23,7 @@ type objectType struct {
 	create func(ctx context.Context, obj workloads.Object) (workloads.Object, error)
 	update func(ctx context.Context, obj workloads.Object) (workloads.Object, error)
 	patch  func(ctx context.Context, base workloads.Object, body []byte) (workloads.Object, error)
-	remove func(ctx context.Context, obj workloads.Object) error
+	remove func(ctx context.Context, obj workloads.Object, propagation metav1.DeletionPropagation) error
 	get    func(ctx context.Context, namespace, name string) (workloads.Object, error)
 }
 
@@ -53,11 +53,13 @@ func newObjectType[T workloads.Object, C typedClient[T]](informer cache.SharedIn
 			return client(base.GetNamespace()).Patch(ctx, base.GetName(), types.StrategicMergePatchType, body,
 				metav1.PatchOptions{})
 		},
-		remove: func(ctx context.Context, obj workloads.Object) error {
-			uid, background := obj.GetUID(), metav1.DeletePropagationBackground
-			return client(obj.GetNamespace()).Delete(ctx, obj.GetName(), metav1.DeleteOptions{
-				Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background,
-			})
+		remove: func(ctx context.Context, obj workloads.Object, propagation metav1.DeletionPropagation) error {
+			uid := obj.GetUID()
+			options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
+			if propagation != "" {
+				options.PropagationPolicy = &propagation
+			}
+			return client(obj.GetNamespace()).Delete(ctx, obj.GetName(), options)
 		},
 		get: func(ctx context.Context, namespace, name string) (workloads.Object, error) {
 			return client(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -143,20 +145,20 @@ func controllerKeys(obj any) ([]string, error) {
 
 // childrenOf returns the objects of an informer that the owner controls. The informer must be indexed.
 func childrenOf[T workloads.Object](informer cache.SharedIndexInformer, owner workloads.Object) []T {
-	return byController[T](informer, string(owner.GetUID()))
+	return byIndex[T](informer, controllerIndex, string(owner.GetUID()))
 }
 
 // childrenAndOrphansOf returns the objects of an informer that the owner controls, followed by those of its
 // namespace that have no controller. The informer must be indexed.
 func childrenAndOrphansOf[T workloads.Object](informer cache.SharedIndexInformer, owner workloads.Object) []T {
-	return slices.Concat(byController[T](informer, string(owner.GetUID())),
-		byController[T](informer, orphanKey(owner.GetNamespace())))
+	return slices.Concat(byIndex[T](informer, controllerIndex, string(owner.GetUID())),
+		byIndex[T](informer, controllerIndex, orphanKey(owner.GetNamespace())))
 }
 
-func byController[T workloads.Object](informer cache.SharedIndexInformer, key string) []T {
-	list, err := informer.GetIndexer().ByIndex(controllerIndex, key)
+func byIndex[T workloads.Object](informer cache.SharedIndexInformer, index, key string) []T {
+	list, err := informer.GetIndexer().ByIndex(index, key)
 	if err != nil {
-		return nil // indexByController has added the index
+		return nil // the index exists
 	}
 	out := make([]T, 0, len(list))
 	for _, obj := range list {
@@ -165,4 +167,24 @@ func byController[T workloads.Object](informer cache.SharedIndexInformer, key st
 		}
 	}
 	return out
+}
+
+// namespaced returns the objects of an informer in a namespace.
+func namespaced[T workloads.Object](informer cache.SharedIndexInformer, namespace string) []T {
+	return byIndex[T](informer, cache.NamespaceIndex, namespace)
+}
+
+// controllerIn returns the object in the informer that controls a child, if it is of the given kind.
+func controllerIn[T workloads.Object](informer cache.SharedIndexInformer, kind string,
+	child metav1.Object) (controller T, found bool) {
+	ref := metav1.GetControllerOfNoCopy(child)
+	if ref == nil || ref.Kind != kind {
+		return controller, false
+	}
+	obj, exists, err := informer.GetIndexer().GetByKey(child.GetNamespace() + "/" + ref.Name)
+	if err != nil || !exists {
+		return controller, false
+	}
+	controller, found = obj.(T)
+	return controller, found && controller.GetUID() == ref.UID
 }

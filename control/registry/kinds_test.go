@@ -28,6 +28,7 @@ var consumers = map[schema.GroupResource]string{
 	{Resource: "podtemplates"}: "read by users: also in Kubernetes no " +
 		"controller acts on them",
 	{Group: "events.k8s.io", Resource: "events"}: "read by users",
+	{Group: "apps", Resource: "deployments"}:     "deployment controller",
 	{Group: "apps", Resource: "replicasets"}:     "replicaset controller",
 	{Group: "apps", Resource: "controllerrevisions"}: "history of the controllers " +
 		"that write them",

@@ -20,8 +20,7 @@ func workloadKinds() []*Kind {
 			New:           func() runtime.Object { return &appsv1.Deployment{} },
 			NewList:       func() runtime.Object { return &appsv1.DeploymentList{} },
 			Status:        true, Generation: true, GenerationMetadata: metav1.Object.GetAnnotations,
-			Scale:             deploymentScale,
-			StoredOnlyWarning: storedOnlyWarning("deployments"),
+			Scale: deploymentScale,
 		},
 		{
 			GroupVersion: apps, Resource: "replicasets", Singular: "replicaset", ShortNames: []string{"rs"},
