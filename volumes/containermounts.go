@@ -48,6 +48,9 @@ func (v *Volumes) containerMounts(
 	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID), pod.Namespace, pod.Name, c.Name)); err != nil {
 		return nil, err
 	}
+	if err := v.requireOwn(pod.UID); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(filepath.Join(v.LogDir(pod), c.Name), 0o755); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 
 // Observe returns what exists of the pod on the host, whether it is in the spec or not. Only the
 // UID of the pod is required. dirs is true as long as anything of the pod's own directory is left
-// to remove.
+// to remove. A directory that berth did not create does not count.
 func (v *Volumes) Observe(
 	ctx context.Context,
 	pod *corev1.Pod,
@@ -26,11 +26,11 @@ func (v *Volumes) Observe(
 		return false, nil, failed("", fmt.Errorf("read pod directories: %w", err))
 	}
 	vols = map[string]plan.VolumeStatus{}
-	there, err := exists(v.podDir(pod.UID))
+	_, owned, err := v.PodDir(pod.UID)
 	if err != nil {
 		return false, nil, failed("", err)
 	}
-	if !there {
+	if !owned {
 		left, err := exists(v.podTrash(pod.UID))
 		if err != nil {
 			return false, nil, failed("", err)
@@ -69,25 +69,6 @@ func (v *Volumes) eachVolume(uid types.UID, in string, f func(kind, string) erro
 	return nil
 }
 
-// Pods lists the UIDs of the pods with a directory on the host.
-func (v *Volumes) Pods(ctx context.Context) ([]types.UID, error) {
-	entries, err := os.ReadDir(v.podsDir())
-	if err = errors.Join(ctx.Err(), err); err != nil {
-		return nil, failed("", fmt.Errorf("list pod directories: %w", err))
-	}
-	var uids []types.UID
-	seen := map[string]bool{}
-	for _, e := range entries {
-		// An interrupted removal leaves a directory with the prefix and the pod's UID.
-		uid := strings.TrimPrefix(e.Name(), trashPrefix)
-		if e.IsDir() && !strings.ContainsFunc(uid, invalidUIDRune) && checkNames(uid) == nil && !seen[uid] {
-			seen[uid] = true
-			uids = append(uids, types.UID(uid))
-		}
-	}
-	return uids, nil
-}
-
 // invalidUIDRune reports a character that does not occur in UIDs. A directory with such a name
 // belongs to another program.
 func invalidUIDRune(r rune) bool {
@@ -96,7 +77,8 @@ func invalidUIDRune(r rune) bool {
 
 // CreateDirs creates the pod's directory and its log directory, each with one directory per
 // container. The pod's own directory is created first and removed last, so that a pod with anything
-// on the host is found by it.
+// on the host is found by it. The error is ErrForeign if the directory exists and berth did not
+// create it.
 func (v *Volumes) CreateDirs(ctx context.Context, pod *corev1.Pod) error {
 	if err := errors.Join(ctx.Err(), v.makeDirs(pod)); err != nil {
 		return failed("FailedMakePodDataDirectories", fmt.Errorf("make pod data directories: %w", err))
@@ -111,7 +93,7 @@ func (v *Volumes) makeDirs(pod *corev1.Pod) error {
 	}
 	// First, so that what a crash left is found by it. Missing log directories are created with
 	// the container, directories of volumes with the first volume.
-	if err := os.MkdirAll(v.podDir(pod.UID), 0o750); err != nil {
+	if err := v.requireOwn(pod.UID); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(v.LogDir(pod), 0o755); err != nil {
@@ -145,7 +127,8 @@ func containerNames(pod *corev1.Pod) []string {
 }
 
 // RemoveDirs removes the pod's logs and directories with all remaining volumes. The directory is
-// first renamed and then deleted. An interrupted call is completed by the next one.
+// first renamed and then deleted. An interrupted call is completed by the next one. Without a
+// directory that berth created, nothing is removed.
 func (v *Volumes) RemoveDirs(ctx context.Context, pod *corev1.Pod) error {
 	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID))); err != nil {
 		return failed("", fmt.Errorf("remove pod directories: %w", err))
@@ -157,6 +140,17 @@ func (v *Volumes) RemoveDirs(ctx context.Context, pod *corev1.Pod) error {
 }
 
 func (v *Volumes) removeDirs(ctx context.Context, pod *corev1.Pod) error {
+	trash := v.podTrash(pod.UID)
+	_, owned, err := v.PodDir(pod.UID)
+	if err == nil && !owned {
+		var left bool
+		if left, err = exists(trash); err == nil && !left {
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
 	logs, err := v.logDirs(pod)
 	if err != nil {
 		return err
@@ -166,9 +160,11 @@ func (v *Volumes) removeDirs(ctx context.Context, pod *corev1.Pod) error {
 			return err
 		}
 	}
-	trash := v.podTrash(pod.UID)
 	if err := removeTree(ctx, trash); err != nil {
 		return err
+	}
+	if !owned {
+		return nil
 	}
 	if err := v.unmountAll(pod.UID); err != nil {
 		return err

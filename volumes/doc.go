@@ -1,12 +1,15 @@
 // Package volumes manages the directories and volumes of pods on the host.
 //
-// It owns <root>/pods and the pods' directories below the log directory:
+// It owns the pods' directories below <root>/pods that have its mark, and their directories below the
+// log directory:
 //
 //	<root>/pods/<uid>/volumes/kubernetes.io~<kind>/<volume>        volume, mounted by containers
 //	<root>/pods/<uid>/plugins/kubernetes.io~<kind>/<volume>/ready  marker with the version of the content
 //	<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<n>     bind mounts of subPaths
 //	<root>/pods/<uid>/containers/<container>/<attempt>             termination messages
 //	<root>/pods/<uid>/etc-hosts                                    the pod's /etc/hosts
+//	<root>/pods/<uid>/.berth                                       mark: berth created the directory
+//	<root>/pods/.new-<uid>                                         being created, contains only the mark
 //	<root>/pods/<uid>/.trash, <root>/pods/.trash-<uid>             being deleted
 //	<logs>/<namespace>_<name>_<uid>/<container>                    logs
 //
@@ -29,4 +32,6 @@
 //	   mount or was last set up before a reboot, if the host agrees.
 //	V4 A reader of a projected volume sees either the old or the new content.
 //	V5 The content of secrets is on tmpfs only and never in an error.
+//	V6 A pod directory without the mark belongs to another program, such as the
+//	   kubelet. It is neither read nor changed, and neither are its logs.
 package volumes

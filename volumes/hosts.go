@@ -38,7 +38,7 @@ func (v *Volumes) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 		text = podHosts(ips, name, domain, pod.Spec.HostAliases)
 	}
 	path := v.hostsPath(pod.UID)
-	if err := os.MkdirAll(v.podDir(pod.UID), 0o750); err != nil {
+	if err := v.requireOwn(pod.UID); err != nil {
 		return "", err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)

@@ -14,7 +14,7 @@ import (
 
 // Unmount removes a volume from the host: its subPath mounts, its mount, its data if it belongs to
 // the pod, and last its marker. It is based on what exists on disk, so the volume may be missing in
-// the spec. It may be repeated.
+// the spec. It may be repeated. In a pod directory that berth did not create, nothing is changed.
 func (v *Volumes) Unmount(ctx context.Context, pod *corev1.Pod, name string) error {
 	if err := v.unmountVolume(ctx, pod.UID, name); err != nil {
 		return failed("FailedUnmount", fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", name, err))
@@ -24,6 +24,9 @@ func (v *Volumes) Unmount(ctx context.Context, pod *corev1.Pod, name string) err
 
 func (v *Volumes) unmountVolume(ctx context.Context, uid types.UID, name string) error {
 	if err := errors.Join(ctx.Err(), checkNames(string(uid), name)); err != nil {
+		return err
+	}
+	if _, owned, err := v.PodDir(uid); err != nil || !owned {
 		return err
 	}
 	if err := v.removeSubPaths(ctx, uid, name); err != nil {

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
 	"berth/podspec"
@@ -37,12 +39,16 @@ type Options struct {
 	// RecursiveReadOnly reports whether the runtime supports recursive read-only mounts for the
 	// pod's runtime class. Nil: it does not.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
+	// Claim records that berth creates the pod, and creates its directory with ClaimDir. It returns an
+	// error if anything of the pod on the host is foreign. Nil: ClaimDir.
+	Claim func(uid types.UID) error
 }
 
 // Volumes manages the directories and volumes of pods. It is safe for concurrent use.
 type Volumes struct {
 	Options
-	boot string // boot ID: some volumes must be set up again after a reboot
+	boot   string     // boot ID: some volumes must be set up again after a reboot
+	claims sync.Mutex // held while a pod directory is created or marked
 }
 
 // New creates the root directories and checks that the kernel can detect mount points.
@@ -62,6 +68,7 @@ func New(opts Options) (*Volumes, error) {
 	v := &Volumes{Options: opts, boot: string(bytes.TrimSpace(boot))}
 	err = errors.Join(
 		os.MkdirAll(opts.RootDir, 0o750), os.MkdirAll(v.podsDir(), 0o750), os.MkdirAll(opts.PodLogsDir, 0o755),
+		v.removeUnfinished(),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
@@ -116,6 +123,9 @@ func (v *Volumes) mount(
 		return err
 	}
 	if err := checkNames(string(pod.UID), name); err != nil {
+		return err
+	}
+	if err := v.requireOwn(pod.UID); err != nil {
 		return err
 	}
 	vol := volumeOf(pod, name)
