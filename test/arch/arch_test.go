@@ -28,6 +28,7 @@ var allowedImports = map[string][]string{
 	"agent/source":        {"agent/plan", "podspec", "internal/strictyaml"},
 	"agent/status/events": {"agent/plan", "podspec"},
 	"agent/checkpoint":    {"agent/plan", "podspec"},
+	"agent/ownership":     {},
 	"agent/status":        {"agent/plan", "podspec"},
 	"agent/allocator":     {"admission", "agent/plan", "podspec"},
 	"agent/eviction":      {"agent/status", "agent/plan", "node/pressure", "nodeapi", "podspec"},
