@@ -48,7 +48,11 @@ func (c change) apply(tx *bbolt.Tx) error {
 	pods := tx.Bucket(bucketPods)
 	for uid, list := range c.records {
 		if list == nil {
-			if err := pods.DeleteBucket([]byte(uid)); err != nil && !errors.Is(err, bberrors.ErrBucketNotFound) {
+			err := pods.DeleteBucket([]byte(uid))
+			if err == nil {
+				err = addDeleted(tx, uid, time.Now())
+			}
+			if err != nil && !errors.Is(err, bberrors.ErrBucketNotFound) {
 				return err
 			}
 			continue

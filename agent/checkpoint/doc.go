@@ -22,8 +22,10 @@
 //	                  left = time of a clean exit of the agent, RFC 3339. The next
 //	                  write deletes it
 //	pods/<uid>/       one nested bucket per pod, one key per part:
-//	                  pod, verdict, memory, objects, boot
+//	                  pod, verdict, memory, objects, boot, owner
 //	                  timeline, events, and the key of partReported: the pod's history
+//	deleted/          pods whose records were deleted last: time and UID. Created with
+//	                  the first one
 //	node/             values of the node itself, one key each: devices,
 //	                  shim-sockets. Created with the first value
 //

@@ -24,7 +24,10 @@ type Record struct {
 	Memory  plan.Memory
 	Objects plan.Objects // objects used by a pod of the API server, for starts without a server
 	BootID  string       // boot ID of the host when the record was written
-	History              // a nil part leaves the stored part unchanged
+	// OwnerMarked means that the release that wrote the record marks pod directories. Without it, the
+	// record itself proves that berth created the pod.
+	OwnerMarked bool
+	History     // a nil part leaves the stored part unchanged
 }
 
 // Terminated reports whether the pod has succeeded or failed.
@@ -40,6 +43,16 @@ func PodLookup(records map[types.UID]Record) func(types.UID) *corev1.Pod {
 		pods[uid] = r.Pod
 	}
 	return func(uid types.UID) *corev1.Pod { return pods[uid] }
+}
+
+// UnmarkedPods returns the pods of records that a release without marks on pod directories has written.
+func UnmarkedPods(records map[types.UID]Record) (uids []types.UID) {
+	for uid, r := range records {
+		if !r.OwnerMarked {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
 }
 
 // History is what is reported about a pod, each part encoded by its owner. Pods do not depend on
@@ -58,10 +71,14 @@ const (
 	partMemory   = "memory"
 	partObjects  = "objects"
 	partBoot     = "boot"
+	partOwner    = "owner"
 	partTimeline = "timeline"
 	partEvents   = "events"
 	partReported = "told"
 )
+
+// ownerMarked is the value of partOwner.
+const ownerMarked = "marked"
 
 // part is one encoded part of a record.
 type part struct {
@@ -153,6 +170,7 @@ func encode(r, before Record) ([]part, error) {
 		{partObjects, before.Pod != nil && sameObjects(r.Objects, before.Objects), len(r.Objects) == 0,
 			func() any { return objectList(r.Objects) }},
 		{partBoot, false, r.BootID == "", func() any { return r.BootID }},
+		{partOwner, false, !r.OwnerMarked, func() any { return ownerMarked }},
 	} {
 		if p.same {
 			continue
@@ -185,12 +203,13 @@ func (s History) parts() (parts []part) {
 func decode(get func(key string) []byte) (Record, error) {
 	var r Record
 	var objects []objectJSON
+	var owner string
 	for _, p := range []struct {
 		key  string
 		into any
 	}{
 		{partPod, &r.Pod}, {partVerdict, &r.Verdict}, {partMemory, &r.Memory},
-		{partObjects, &objects}, {partBoot, &r.BootID},
+		{partObjects, &objects}, {partBoot, &r.BootID}, {partOwner, &owner},
 	} {
 		if err := decodePart(get(p.key), p.into); err != nil {
 			return Record{}, fmt.Errorf("%s: %w", p.key, err)
@@ -199,7 +218,7 @@ func decode(get func(key string) []byte) (Record, error) {
 	if r.Pod == nil {
 		return Record{}, errors.New("pod: absent")
 	}
-	r.Objects = objectMap(objects)
+	r.Objects, r.OwnerMarked = objectMap(objects), owner == ownerMarked
 	r.History = History{
 		Timeline: decodeText(get(partTimeline)),
 		Events:   decodeText(get(partEvents)),
