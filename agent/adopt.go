@@ -3,6 +3,8 @@ package agent
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +38,7 @@ func (a *Agent) adopt(ctx context.Context) error {
 		if err == nil {
 			a.Log.Info("pods adopted", "pods", len(pods))
 			a.adopted = adopted{pods: pods, listed: started, stale: map[types.UID]bool{}}
+			a.proveOwner(slices.Sorted(maps.Keys(pods))...)
 			a.reserveRecorded()
 			return nil
 		}

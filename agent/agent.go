@@ -27,6 +27,7 @@ type Config struct {
 	Allocator     allocator.Config
 	Runtime       Runtime
 	Host          HostPods
+	Owner         PodOwner   // nil: every pod of Host and Runtime belongs to the agent
 	Leaks         LeakFinder // nil: no leak scans
 	Sources       []Source
 	Store         *checkpoint.Store
@@ -73,9 +74,19 @@ func (p RuntimePod) listing() pod.Listing {
 	return pod.Listing{Sandboxes: p.Sandboxes, Containers: p.Containers}
 }
 
-// HostPods lists the pods that have directories, volumes or cgroups on the host.
+// HostPods lists the pods of this agent that have directories, volumes or cgroups on the host. Pods
+// of other programs are not listed.
 type HostPods interface {
 	Pods(ctx context.Context) ([]types.UID, error)
+}
+
+// PodOwner records which pods on the host belong to this agent.
+type PodOwner interface {
+	// Prove records that the runtime proves that berth created these pods. After an error it may be
+	// repeated.
+	Prove(uids ...types.UID) error
+	// Deleted records that berth has deleted these pods.
+	Deleted(uids ...types.UID)
 }
 
 // Metrics receives measurements, from many goroutines. A nil field is not called.
@@ -132,6 +143,9 @@ func New(c Config) *Agent {
 	}
 	if c.Heartbeat == nil {
 		c.Heartbeat = func(string) {}
+	}
+	if c.Owner == nil {
+		c.Owner = noOwner{}
 	}
 	heartbeat := c.Heartbeat
 	c.Allocator.Heartbeat = func() { heartbeat("allocator") }

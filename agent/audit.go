@@ -52,6 +52,7 @@ func (a *Agent) applyAudit(ctx context.Context, started time.Time, listed map[ty
 	}
 	for uid, p := range listed {
 		if _, removed := a.audits.deleted[uid]; !removed && p.Pod != nil && a.isOrphan(uid) {
+			a.proveOwner(uid)
 			a.terminateOrphan(p.Pod, "Orphaned")
 		}
 	}

@@ -16,7 +16,9 @@ import (
 const hostListTimeout = 30 * time.Second
 
 // terminateOrphans terminates the pods of the previous run that no source has: those in
-// the runtime, in the store and on the host. It runs once, when all sources are ready.
+// the runtime, in the store and on the host. Pods of other programs are not among them: the
+// runtime lists the agent's own sandboxes, and Host its own directories and cgroups. It runs once,
+// when all sources are ready.
 func (a *Agent) terminateOrphans(ctx context.Context) {
 	for uid, rec := range a.Records {
 		if !a.isOrphan(uid) {
@@ -60,6 +62,20 @@ func (a *Agent) cleanHost(ctx context.Context) {
 		})
 	})
 }
+
+// proveOwner records that the runtime has sandboxes or containers of these pods with this agent's
+// labels, so that their directories and cgroups also belong to it.
+func (a *Agent) proveOwner(uids ...types.UID) {
+	if err := a.Owner.Prove(uids...); err != nil {
+		a.Log.Warn("pod directories not marked", "err", err)
+	}
+}
+
+// noOwner is the PodOwner of an agent that shares its host with no other program.
+type noOwner struct{}
+
+func (noOwner) Prove(...types.UID) error { return nil }
+func (noOwner) Deleted(...types.UID)     {}
 
 // isOrphan reports whether a pod has no worker and no source.
 func (a *Agent) isOrphan(uid types.UID) bool {

@@ -40,7 +40,7 @@ func (w *worker) Objects(p *corev1.Pod) plan.Objects { return w.agent.desired.ob
 func (w *worker) Save(r pod.Record) {
 	w.agent.Store.Put(w.uid, checkpoint.Record{
 		Pod: r.Pod, Verdict: r.Verdict, Memory: r.Memory,
-		Objects: w.agent.desired.objects.persistent(r.Pod), BootID: w.agent.BootID,
+		Objects: w.agent.desired.objects.persistent(r.Pod), BootID: w.agent.BootID, OwnerMarked: true,
 	})
 }
 
@@ -159,6 +159,7 @@ func (a *Agent) workerDone(w *worker) {
 	delete(a.desired.ephemeral, p.UID)
 	a.allocator.Release(p.UID)
 	a.Store.Delete(p.UID)
+	a.Owner.Deleted(p.UID)
 	if _, returns := a.returned[p.UID]; !returns { // otherwise its events must remain readable
 		a.Events.PodDeleted(p.UID)
 	}

@@ -23,7 +23,9 @@ const (
 var ErrForeign = errors.New("not created by berth")
 
 // PodDir reports whether the pod has a directory, and whether that has the mark of berth.
-func (v *Volumes) PodDir(uid types.UID) (exists, owned bool, err error) { return podDir(v.podsDir(), uid) }
+func (v *Volumes) PodDir(uid types.UID) (exists, owned bool, err error) {
+	return podDir(v.podsDir(), uid)
+}
 
 func podDir(pods string, uid types.UID) (there, owned bool, err error) {
 	if err := checkNames(string(uid)); err != nil {

@@ -171,6 +171,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if err != nil {
 		b.log.Warn("local store partially unreadable", "err", err)
 	}
+	b.host.restoreOwners(b.store, records)
 	b.events = events.NewRecorder(events.RecorderOptions{Host: b.config.NodeName})
 	b.execs = newExecTracker(b)
 	b.probes = newProbes(b)

@@ -36,7 +36,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			CPUPressure: node.CPUPressure, CPUPressureThreshold: b.config.StartPressure,
 			MinStartSlots: goruntime.NumCPU() + 1,
 		},
-		Runtime: b.runtime.pods, Host: b.host, Leaks: b.leakFinder(), Sources: b.newSources(records),
+		Runtime: b.runtime.pods, Host: b.host, Owner: b.host.owner, Leaks: b.leakFinder(), Sources: b.newSources(records),
 		Store: b.store, Records: records,
 		BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
 		Metrics:   metrics.New(b.metrics, b.host.runtimeHandler),
@@ -128,7 +128,8 @@ func (b *berth) invalidManifests() int { return source.CountInvalidFiles(b.agent
 // leakFinder finds leaks of the runtime and of the pod network.
 func (b *berth) leakFinder() *leaks.Finder {
 	return &leaks.Finder{
-		Runtime: b.runtime.client, Network: b.host.network, Networks: b.host.networks, OwnsCgroup: b.host.cgroups.Owns,
-		LogDir: b.config.PodLogsDir, Pods: func() []*status.Snapshot { return b.agent.StatusCache.List() },
+		Runtime: b.runtime.client, Network: b.host.network, Networks: b.host.networks,
+		OwnsCgroup: b.host.ownsLeakedTask,
+		LogDir:     b.config.PodLogsDir, Pods: func() []*status.Snapshot { return b.agent.StatusCache.List() },
 	}
 }

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent/checkpoint"
+	"berth/agent/ownership"
 	"berth/agent/plan"
 	"berth/cni"
 	"berth/cni/networks"
@@ -33,6 +35,7 @@ type host struct {
 	labels            map[string]string
 	resources         node.Resources
 	volumes           *volumes.Volumes
+	owner             *ownership.Registry // which pods on the host belong to berth
 	cgroups           *cgroups.Cgroups
 	network           *cni.Network
 	networks          *networks.Networks // additional networks
@@ -96,6 +99,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
 		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, PodsLimit: h.resources.PodsLimit,
 		ReserveMemory: c.TieredMemoryReservation, MemoryThrottlingFactor: c.MemoryThrottlingFactor,
+		Owner: h,
 	})
 	if err != nil {
 		return fmt.Errorf("cgroups: %w", err)
@@ -166,9 +170,33 @@ func (h *host) makeVolumes() (err error) {
 		RootDir: c.RootDir, PodLogsDir: c.PodLogsDir, NodeName: c.NodeName, HostIPs: h.ips, Allocatable: h.Allocatable,
 		Hostname:          func(pod *corev1.Pod) (string, string) { return criconfig.Hostname(h.criNode(), pod) },
 		Env:               h.env,
-		RecursiveReadOnly: h.recursiveReadOnly,
+		RecursiveReadOnly: h.recursiveReadOnly, Claim: h.Claim,
 	})
+	if err == nil {
+		h.owner = ownership.New(h.volumes, h.cgroups.InUse)
+	}
 	return err
+}
+
+// Owns reports whether a pod belongs to berth.
+func (h *host) Owns(uid types.UID) bool { return h.owner.Owns(uid) }
+
+// Claim records that berth creates a pod.
+func (h *host) Claim(uid types.UID) error { return h.owner.Claim(uid) }
+
+// ownsLeakedTask reports whether a task in a cgroup that the runtime does not know belongs to berth.
+func (h *host) ownsLeakedTask(cgroup string) bool {
+	uid, ok := h.cgroups.PodOf(cgroup)
+	return ok && h.owner.OwnsLeak(uid)
+}
+
+// restoreOwners restores from the store which pods belong to berth.
+func (h *host) restoreOwners(store *checkpoint.Store, records map[types.UID]checkpoint.Record) {
+	deleted, err := store.DeletedPods()
+	h.owner.RestoreDeleted(deleted...)
+	if err = errors.Join(err, h.owner.Prove(checkpoint.UnmarkedPods(records)...)); err != nil {
+		h.b.log.Warn("owners of pods not restored", "err", err)
+	}
 }
 
 // recursiveReadOnly reports whether the pod's runtime handler supports recursive read-only mounts.
@@ -243,7 +271,7 @@ func (h *host) userIDs(uid string) (criconfig.IDRange, error) {
 	return criconfig.IDRange{First: first, Count: userids.PerPod}, err
 }
 
-// Pods lists the pods that have a directory or a cgroup.
+// Pods lists the pods of berth that have a directory or a cgroup.
 func (h *host) Pods(ctx context.Context) ([]types.UID, error) {
 	dirs, err := h.volumes.Pods(ctx)
 	groups, err2 := h.cgroups.Pods(ctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +42,8 @@ type Options struct {
 	// MemoryThrottlingFactor sets memory.high of a pod with pod-level limits to this fraction of
 	// the range from its request to its limit. 0: not set. Only on v2.
 	MemoryThrottlingFactor float64
+	// Owner decides which pods belong to berth. Nil: all.
+	Owner Owner
 }
 
 // machine describes the cgroup setup of the host.
@@ -59,7 +60,8 @@ type Cgroups struct {
 	machine
 	layout layout
 	rules  rules
-	pods   *specs.LinuxResources // limits of all pods together; nil: none
+	owner  Owner                 // nil: all pods belong to berth
+	limits *specs.LinuxResources // limits of all pods together; nil: none
 
 	mu                sync.Mutex
 	allPodsLimited    bool // this process has set the limits of all pods together
@@ -102,7 +104,7 @@ func newCgroups(m machine, o Options) (*Cgroups, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cgroups{machine: m, layout: l, requested: requested{}, limited: map[types.UID]bool{}, memory: reserved{}}
+	c := &Cgroups{machine: m, layout: l, owner: o.Owner, requested: requested{}, limited: map[types.UID]bool{}, memory: reserved{}}
 	c.rules = rules{pids: o.PodPidsLimit, quota: o.CPUQuota, period: o.CPUPeriod}
 	if m.v2 {
 		c.rules.reserve, c.rules.factor, c.rules.page = o.ReserveMemory, o.MemoryThrottlingFactor,
@@ -112,7 +114,7 @@ func newCgroups(m machine, o Options) (*Cgroups, error) {
 		c.rules.hugePages = m.hugePages
 	}
 	if o.PodsLimit != nil {
-		c.pods = limitsOfAll(o.PodsLimit, c.rules)
+		c.limits = limitsOfAll(o.PodsLimit, c.rules)
 	}
 	return c, nil
 }
@@ -187,9 +189,9 @@ func (c *Cgroups) SwapLimits() bool {
 // name of a slice for systemd.
 func (c *Cgroups) Parent(pod *corev1.Pod) string { return c.layout.parent(c.names(pod)) }
 
-// Owns reports whether a cgroup is that of a pod or below it. It accepts a path, or with systemd
-// also slice:prefix:name.
-func (c *Cgroups) Owns(cgroup string) bool { return c.layout.owns(cgroup) }
+// PodOf returns the UID of the pod whose cgroup contains a cgroup. It accepts a path, or with systemd
+// also slice:prefix:name. ok is false for any other cgroup.
+func (c *Cgroups) PodOf(cgroup string) (uid types.UID, ok bool) { return c.layout.podOf(cgroup) }
 
 func (c *Cgroups) names(pod *corev1.Pod) []string {
 	return c.layout.pod(tierOf(podspec.QOSClass(pod)), pod.UID)
@@ -199,10 +201,13 @@ func (c *Cgroups) names(pod *corev1.Pod) []string {
 // the Burstable tier, which restores the sum after a restart of the agent. Exists repairs a cgroup
 // that lacks a hierarchy, and sets the limits of each pod once, because the agent may have been
 // stopped while it created or removed the cgroup. If the repair fails, it returns false, and Ensure
-// returns the error.
+// returns the error. It is false for the cgroup of a pod that does not belong to berth.
 func (c *Cgroups) Exists(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	if err := check(ctx, pod); err != nil {
 		return false, failed(reasonMake, err)
+	}
+	if !c.ownsPod(pod.UID) {
+		return false, nil
 	}
 	whole := len(c.find(c.names(pod))) == len(c.hierarchies)
 	if !whole && !c.anywhere(pod.UID) {
@@ -238,12 +243,15 @@ func (c *Cgroups) isLimited(uid types.UID) bool {
 }
 
 // Ensure creates the pod's cgroup with its limits, or updates the limits. If that fails, the cgroup
-// does not count as existing.
+// does not count as existing. A cgroup that berth did not create is an error.
 func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 	if err := check(ctx, pod); err != nil {
 		return failed(reasonMake, err)
 	}
-	err := c.limitAllPods(ctx)
+	err := c.claim(pod.UID)
+	if err == nil {
+		err = c.limitAllPods(ctx)
+	}
 	if err == nil {
 		err = c.checkMemoryFits(pod)
 	}
@@ -260,7 +268,7 @@ func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 	c.requested.add(pod)
 	c.memory.add(pod)
 	err = errors.Join(c.writeShares(ctx), c.writeMemoryProtection(ctx))
-	if err == nil && podspec.QOSClass(pod) == corev1.PodQOSBestEffort {
+	if err == nil && podspec.QOSClass(pod) == corev1.PodQOSBestEffort && !c.shared() {
 		shares := uint64(minShares)
 		err = c.setTier(ctx, c.layout.tier(besteffort), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
 	}
@@ -290,10 +298,13 @@ func (c *Cgroups) checkMemoryFits(pod *corev1.Pod) error {
 
 // Remove kills the remaining processes in the pod's cgroup and removes it, in any tier, because
 // only the UID of an orphaned pod may be known. It returns an error of kind Timeout after 10
-// seconds and can be repeated.
+// seconds and can be repeated. The cgroup of a pod that does not belong to berth is not changed.
 func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 	if err := check(ctx, pod); err != nil {
 		return failed(reasonRemove, err)
+	}
+	if !c.ownsPod(pod.UID) {
+		return nil
 	}
 	var groups []group
 	for _, tier := range tiers() {
@@ -317,14 +328,17 @@ func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 	return failed(reasonRemove, errors.Join(c.writeShares(ctx), c.writeMemoryProtection(ctx)))
 }
 
-// RemoveRoot removes the cgroups that all pods share. It is an error if pods are left.
+// RemoveRoot removes the cgroups that all pods share, unless they contain pods that do not belong to
+// berth. It is an error if other pods are left.
 func (c *Cgroups) RemoveRoot(ctx context.Context) error {
-	left, err := c.Pods(ctx)
-	if err != nil {
+	left, foreign, err := c.pods(ctx)
+	switch {
+	case err != nil:
 		return err
-	}
-	if len(left) > 0 {
+	case len(left) > 0:
 		return failed(reasonRemove, fmt.Errorf("%d pods still have a cgroup", len(left)))
+	case len(foreign) > 0:
+		return nil
 	}
 	var errs []error
 	for _, tier := range slices.Backward(tiers()) { // children first
@@ -346,28 +360,6 @@ func (c *Cgroups) find(names []string) []group {
 		}
 	}
 	return out
-}
-
-// Pods lists the pods with a cgroup in any hierarchy, sorted.
-func (c *Cgroups) Pods(ctx context.Context) ([]types.UID, error) {
-	uids := map[types.UID]bool{}
-	for _, h := range c.hierarchies {
-		for _, tier := range tiers() {
-			if err := ctx.Err(); err != nil {
-				return nil, failed(reasonRemove, err)
-			}
-			entries, err := os.ReadDir(filepath.Join(h.mount, c.layout.dir(c.layout.tier(tier))))
-			if err != nil && !isGone(err) {
-				return nil, failed(reasonRemove, err)
-			}
-			for _, entry := range entries {
-				if uid, ok := c.layout.uid(tier, entry.Name()); ok && entry.IsDir() {
-					uids[uid] = true
-				}
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(uids)), nil
 }
 
 // counter reads the value of "key number" in a file. It returns 0 if the file does not exist.

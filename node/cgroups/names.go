@@ -110,33 +110,32 @@ func (l layout) parent(names []string) string {
 	return "/" + path.Join(names...)
 }
 
-// owns reports whether a cgroup from a runtime's configuration or from /proc is that of a pod or
-// below it.
-func (l layout) owns(cgroup string) bool {
+// podOf returns the pod whose cgroup contains a cgroup from a runtime's configuration or from /proc.
+func (l layout) podOf(cgroup string) (types.UID, bool) {
 	if l.systemd {
 		// slice:prefix:name in a configuration, a path of slices in /proc
 		slice, _, _ := strings.Cut(cgroup, ":")
 		for dir := range strings.SplitSeq(slice, "/") {
 			for _, tier := range tiers() {
-				if _, ok := l.uid(tier, dir); ok {
-					return true
+				if uid, ok := l.uid(tier, dir); ok {
+					return uid, true
 				}
 			}
 		}
-		return false
+		return "", false
 	}
 	rest, ok := strings.CutPrefix(path.Clean("/"+cgroup), "/"+l.dir(l.tier(""))+"/")
 	if !ok {
-		return false
+		return "", false
 	}
 	for _, tier := range tiers() {
 		in, ok := strings.CutPrefix(rest, tier)
 		in, _, _ = strings.Cut(strings.TrimPrefix(in, "/"), "/")
-		if _, pod := l.uid(tier, in); ok && pod {
-			return true
+		if uid, pod := l.uid(tier, in); ok && pod {
+			return uid, true
 		}
 	}
-	return false
+	return "", false
 }
 
 // uid returns the pod UID of a directory name in a tier. With systemd underscores are converted to

@@ -153,7 +153,7 @@ func TestOwnsPodCgroupsAndDescendants(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := l.owns(row.cgroup); got != row.own {
+		if _, got := l.podOf(row.cgroup); got != row.own {
 			t.Errorf("root %q: %q: %v", row.root, row.cgroup, got)
 		}
 	}

@@ -10,14 +10,16 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// limitAllPods sets the limits of all pods together, once per process.
+// limitAllPods sets the limits of all pods together, once per process. While pods are there that do
+// not belong to berth, it changes nothing, and neither do the other functions that set a level above
+// the pods.
 func (c *Cgroups) limitAllPods(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pods == nil || c.allPodsLimited {
+	if c.limits == nil || c.allPodsLimited || c.shared() {
 		return nil
 	}
-	if err := c.setLimits(ctx, c.layout.tier(""), c.pods); err != nil {
+	if err := c.setLimits(ctx, c.layout.tier(""), c.limits); err != nil {
 		return fmt.Errorf("limit all pods: %w", err)
 	}
 	c.allPodsLimited = true
@@ -27,7 +29,7 @@ func (c *Cgroups) limitAllPods(ctx context.Context) error {
 // writeShares writes the shares of the Burstable tier if they have changed. The caller holds c.mu.
 func (c *Cgroups) writeShares(ctx context.Context) error {
 	shares := c.requested.shares()
-	if shares == c.writtenShares || len(c.requested) == 0 && c.writtenShares == 0 {
+	if shares == c.writtenShares || len(c.requested) == 0 && c.writtenShares == 0 || c.shared() {
 		return nil
 	}
 	err := c.setTier(ctx, c.layout.tier(burstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
@@ -41,7 +43,7 @@ func (c *Cgroups) writeShares(ctx context.Context) error {
 // if it has changed: a cgroup is protected only as far as its parents are. The caller holds c.mu.
 func (c *Cgroups) writeMemoryProtection(ctx context.Context) error {
 	now := c.memory.sum()
-	if !c.rules.reserve || now == c.writtenProtection {
+	if !c.rules.reserve || now == c.writtenProtection || c.shared() {
 		return nil
 	}
 	shares := c.requested.shares()
@@ -49,8 +51,8 @@ func (c *Cgroups) writeMemoryProtection(ctx context.Context) error {
 		CPU:     &specs.LinuxCPU{Shares: &shares},
 		Unified: map[string]string{memoryLow: strconv.FormatInt(now.burstable, 10)},
 	})
-	if err == nil && c.pods != nil {
-		all := *c.pods
+	if err == nil && c.limits != nil {
+		all := *c.limits
 		all.Unified = map[string]string{
 			memoryMin: strconv.FormatInt(now.guaranteed, 10), memoryLow: strconv.FormatInt(now.guaranteed+now.burstable,
 				10),
