@@ -18,6 +18,7 @@ type Logs struct {
 	Statuses    *status.Cache
 	Ready       func() bool                                         // all desired pods are known
 	SandboxUIDs func(context.Context) (map[string]bool, error)      // UIDs of the pods with a sandbox
+	Owns        func(types.UID) bool                                // berth created the pod
 	Reopen      func(ctx context.Context, containerID string) error // makes the runtime open the log again
 	Log         *slog.Logger
 }
@@ -57,11 +58,13 @@ func (l *Logs) Owners(ctx context.Context) (crilog.Owners, error) {
 	if err != nil {
 		return crilog.Owners{}, err
 	}
-	owners := crilog.Owners{Pods: uids, Logs: map[string]map[string]bool{}}
+	owners := crilog.Owners{
+		Pods: uids, Logs: map[string]map[string]bool{}, Owns: func(uid string) bool { return l.Owns(types.UID(uid)) },
+	}
 	for _, s := range l.Statuses.List() {
 		uid := string(s.Pod.UID)
 		owners.Pods[uid] = true
-		if s.Syncs == 0 { // not observed yet
+		if s.Syncs == 0 || !l.Owns(s.Pod.UID) { // not observed yet, or the host has a foreign pod with this UID
 			continue
 		}
 		logs := map[string]bool{}

@@ -59,7 +59,9 @@ func TestOwnersOfLogs(t *testing.T) {
 	l := &Logs{
 		Statuses: status.New(), Ready: func() bool { return ready },
 		SandboxUIDs: func(context.Context) (map[string]bool, error) { return map[string]bool{"orphan": true}, nil },
+		Owns:        func(uid types.UID) bool { return uid != "foreign" },
 	}
+	put(l.Statuses, "foreign", 1)
 	put(l.Statuses, "new", 0)
 	put(l.Statuses, "web", 1, plan.Container{ID: "1", LogPath: "/a.log"})
 	if _, err := l.Owners(t.Context()); err == nil {
@@ -72,6 +74,9 @@ func TestOwnersOfLogs(t *testing.T) {
 	}
 	if _, known := o.Logs["new"]; known {
 		t.Error("got logs of a pod that was not observed")
+	}
+	if _, known := o.Logs["foreign"]; known || !o.Pods["foreign"] || o.Owns("foreign") || !o.Owns("web") {
+		t.Error("the logs of a foreign pod are not kept")
 	}
 }
 

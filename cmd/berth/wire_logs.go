@@ -14,7 +14,7 @@ import (
 func (b *berth) newPodLogs() *podlogs.Logs {
 	return &podlogs.Logs{
 		Statuses: b.agent.StatusCache, Ready: b.agent.HasSynced, Log: b.log,
-		SandboxUIDs: b.runtime.client.SandboxUIDs, Reopen: b.runtime.client.ReopenLog,
+		SandboxUIDs: b.runtime.client.SandboxUIDs, Owns: b.host.Owns, Reopen: b.runtime.client.ReopenLog,
 	}
 }
 

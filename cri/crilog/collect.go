@@ -15,6 +15,9 @@ import (
 type Owners struct {
 	// Pods are the UIDs of all existing pods, of any owner. Their directories are kept.
 	Pods map[string]bool
+	// Owns reports whether a deleted pod was created by berth. Logs of other pods are kept, and so are
+	// the links to them.
+	Owns func(uid string) bool
 	// Logs are the log paths of the existing instances by UID, for pods whose instances are all
 	// known. A pod that is not in it keeps all of its logs.
 	Logs map[string]map[string]bool
@@ -28,8 +31,8 @@ type Collected struct {
 	Bytes   int64 // freed
 }
 
-// Collector removes logs without an owner: directories of deleted pods, logs of removed containers
-// of existing pods, and dangling links.
+// Collector removes logs of berth's pods that have no owner any more: directories of deleted pods,
+// logs of removed containers of existing pods, and dangling links.
 type Collector struct {
 	PodLogsDir  string        // /var/log/pods
 	LinkDir     string        // directory of the links, /var/log/containers; empty: none
@@ -72,20 +75,29 @@ func (c *Collector) RunOnce(ctx context.Context) (g Collected, err error) {
 		if ctx.Err() != nil {
 			return g, ctx.Err()
 		}
-		parts := strings.Split(e.Name(), "_") // namespace, name and UID contain no underscore
-		if !e.IsDir() || len(parts) != 3 || parts[2] == "" {
+		uid := podOf(e.Name())
+		if !e.IsDir() || uid == "" {
 			continue
 		}
-		dir, uid := filepath.Join(c.PodLogsDir, e.Name()), parts[2]
+		dir := filepath.Join(c.PodLogsDir, e.Name())
 		switch logs, known := owners.Logs[uid]; {
 		case known:
 			errs = append(errs, c.collectContainerLogs(dir, logs, &g))
-		case !owners.Pods[uid]:
+		case !owners.Pods[uid] && owners.Owns(uid):
 			errs = append(errs, c.collectPodDir(dir, &g))
 		}
 	}
-	errs = append(errs, c.collectLinks(&g))
+	errs = append(errs, c.collectLinks(owners, &g))
 	return g, errors.Join(errs...)
+}
+
+// podOf returns the UID in the name of a pod's log directory. Empty: it is none.
+func podOf(dir string) string {
+	parts := strings.Split(dir, "_") // namespace, name and UID contain no underscore
+	if len(parts) != 3 {
+		return ""
+	}
+	return parts[2]
 }
 
 // collectPodDir removes the directory of a pod.
@@ -175,8 +187,8 @@ func (c *Collector) collectAttempt(dir string, files []fs.DirEntry, g *Collected
 	return nil
 }
 
-// collectLinks removes dangling links into PodLogsDir.
-func (c *Collector) collectLinks(g *Collected) error {
+// collectLinks removes dangling links into PodLogsDir to logs of berth's pods.
+func (c *Collector) collectLinks(owners Owners, g *Collected) error {
 	if c.LinkDir == "" {
 		return nil
 	}
@@ -188,7 +200,12 @@ func (c *Collector) collectLinks(g *Collected) error {
 	for _, e := range entries {
 		link := filepath.Join(c.LinkDir, e.Name())
 		target, err := os.Readlink(link)
-		if err != nil || !strings.HasPrefix(target, filepath.Clean(c.PodLogsDir)+"/") {
+		if err != nil {
+			continue
+		}
+		rest, inside := strings.CutPrefix(target, filepath.Clean(c.PodLogsDir)+"/")
+		dir, _, _ := strings.Cut(rest, "/")
+		if uid := podOf(dir); !inside || owners.Logs[uid] == nil && !owners.Owns(uid) {
 			continue
 		}
 		st, err := e.Info()

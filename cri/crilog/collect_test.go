@@ -55,6 +55,7 @@ func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 	}
 	for _, f := range []string{
 		"ns_gone_u1/c/0.log", "ns_gone_u1/c/0.log.20260101-000000.gz", // no owner: removed
+		"ns_kubelet_u5/c/0.log",                                       // deleted, but not created by berth
 		"ns_foreign_u2/c/0.log",                                       // another owner
 		"ns_ours_u3/c/0.log", "ns_ours_u3/c/0.log.20260101-000000.gz", // removed instance
 		"ns_ours_u3/c/1.log", "ns_ours_u3/c/2.log", // an owned one, the newest one
@@ -65,13 +66,15 @@ func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 	}
 	put("ns_young_u4/c/0.log", time.Second)
 	link("dead", filepath.Join(root, "ns_gone_u1/c/0.log"))
+	link("kubelet", filepath.Join(root, "ns_kubelet_u5/c/1.log"))
 	link("alive", filepath.Join(root, "ns_ours_u3/c/2.log"))
 	link("elsewhere", "/nonexistent/0.log")
+	owns := func(uid string) bool { return uid != "u2" && uid != "u5" }
 	c := &Collector{
 		PodLogsDir: root, LinkDir: links, MinAge: time.Minute, Now: func() time.Time { return day(2) },
 		Owners: func(context.Context) (Owners, error) {
 			return Owners{
-				Pods: map[string]bool{"u2": true, "u3": true},
+				Owns: owns, Pods: map[string]bool{"u2": true, "u3": true},
 				Logs: map[string]map[string]bool{"u3": {filepath.Join(root, "ns_ours_u3/c/1.log"): true}},
 			}, nil
 		},
@@ -81,7 +84,7 @@ func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 	if err != nil || g != (Collected{PodDirs: 1, Logs: 1, Bytes: 40}) {
 		t.Errorf("collected %+v: %v", g, err)
 	}
-	want := "a_b_c_d/x lost+found/x ns_foreign_u2/c/0.log ns_ours_u3/c/1.log ns_ours_u3/c/2.log " +
+	want := "a_b_c_d/x lost+found/x ns_foreign_u2/c/0.log ns_kubelet_u5/c/0.log ns_ours_u3/c/1.log ns_ours_u3/c/2.log " +
 		"ns_ours_u3/c/notes.txt ns_ours_u3/other/4.log ns_young_u4/c/0.log one_two/x"
 	if got := tree(t, root); got != want {
 		t.Errorf("remaining:\n%s\nwant:\n%s", got, want)
@@ -92,12 +95,12 @@ func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 	}
 	c.MinAge = time.Minute
 	c.Owners = func(context.Context) (Owners, error) {
-		return Owners{Pods: map[string]bool{"u2": true, "u3": true, "u4": true}}, nil
+		return Owners{Owns: owns, Pods: map[string]bool{"u2": true, "u3": true, "u4": true}}, nil
 	}
 	if g, err = c.RunOnce(t.Context()); err != nil || g != (Collected{Links: 1}) {
 		t.Errorf("links: %+v, %v", g, err)
 	}
-	if got := tree(t, links); got != "alive elsewhere" {
+	if got := tree(t, links); got != "alive elsewhere kubelet" {
 		t.Errorf("remaining links: %s", got)
 	}
 }
