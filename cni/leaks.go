@@ -54,8 +54,11 @@ type LeakQuery struct {
 	PinKnown func(path string) bool
 	// FilterUnknown returns the IDs that the runtime does not know. It is called only if there are
 	// resources of containers that are not Known.
-	FilterUnknown     func(ctx context.Context, ids []string) ([]string, error)
-	AnnotationPrefix  string // prefix of berth's annotations
+	FilterUnknown    func(ctx context.Context, ids []string) ([]string, error)
+	AnnotationPrefix string // prefix of berth's annotations
+	// OwnsPod reports whether an attachment with the annotation is that of a pod of this berth: another
+	// one has the same annotations. Nil: it is.
+	OwnsPod           func(uid string) bool
 	NetNSDir          string // directory in which the runtime pins namespaces
 	ExclusiveNetNSDir bool   // no other runtime uses NetNSDir
 	// NetNSInUse returns the inode numbers of the network namespaces that contain a process. Nil:
@@ -106,8 +109,8 @@ func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
 		return nil, fmt.Errorf("list libcni cache: %w", err)
 	}
 	for _, a := range cached {
-		if !a.hasAnnotation(s.AnnotationPrefix) ||
-			!a.ownRuntime(conf, s) { // it belongs to another runtime, and so does everything else with this ID
+		if !a.hasAnnotation(s.AnnotationPrefix) || !a.ownPod(s) ||
+			!a.ownRuntime(conf, s) { // it belongs to another owner, and so does everything else with this ID
 			delete(found, a.ContainerID)
 			continue
 		}
@@ -312,6 +315,17 @@ func (a attachment) ownRuntime(network string, s LeakQuery) bool {
 		return false
 	}
 	return s.ExclusiveNetNSDir || a.NetworkName == network || a.NetworkName == loopbackNetwork || !a.netnsExists()
+}
+
+// ownPod reports whether the attachment is that of a pod of this berth. The runtime passes the UID of
+// the pod to the plugins.
+func (a attachment) ownPod(s LeakQuery) bool {
+	for _, arg := range a.CNIArgs {
+		if arg[0] == "K8S_POD_UID" && s.OwnsPod != nil {
+			return s.OwnsPod(arg[1])
+		}
+	}
+	return true
 }
 
 // netnsExists reports whether the attached namespace still exists.

@@ -76,6 +76,7 @@ func (h *leakHost) remember(network, id, ifName, annotation, netns string) {
 	h.Helper()
 	text, err := json.Marshal(map[string]any{
 		"kind": "cniCacheV1", "containerId": id, "ifName": ifName, "networkName": network, "netns": netns,
+		"cniArgs":        [][2]string{{"K8S_POD_NAME", "p"}, {"K8S_POD_UID", "uid-" + id}},
 		"capabilityArgs": map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{annotation: "x"}},
 	})
 	if err != nil {
@@ -115,6 +116,7 @@ func TestLeaksFindsOrphanedResourcesOfBerth(t *testing.T) {
 	t.Parallel()
 	h := newLeakHost(t)
 	ours, foreign, bare, listed, known := hexID("a"), hexID("b"), hexID("c"), hexID("d"), hexID("e")
+	otherBerth := hexID("1")
 	for i, id := range []string{ours, foreign, bare, listed, known} {
 		h.file(fmt.Sprintf("addresses/x/10.0.0.%d", i), id+"\r\neth0")
 	}
@@ -125,9 +127,11 @@ func TestLeaksFindsOrphanedResourcesOfBerth(t *testing.T) {
 	h.remember("x", ours, "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
 	h.remember("cni-loopback", ours, "lo", "berth.dev/pod", h.path("netns/cni-gone"))
 	h.remember("x", foreign, "eth0", "someone.else/pod", h.path("netns/cni-gone"))
+	h.remember("x", otherBerth, "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
+	h.file("addresses/x/10.0.0.6", otherBerth+"\r\neth0")
 	calls := 0
 	found := h.leaks(LeakQuery{
-		Known: func(id string) bool { return id == known },
+		Known: func(id string) bool { return id == known }, OwnsPod: func(uid string) bool { return uid != "uid-"+otherBerth },
 		FilterUnknown: func(_ context.Context, ids []string) ([]string, error) {
 			calls++
 			return slices.DeleteFunc(ids, func(id string) bool { return id == listed }), nil

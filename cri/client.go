@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/cri/criconfig"
@@ -57,6 +58,12 @@ type Options struct {
 	// NetworksAttached reports whether a sandbox that needs networks beyond the runtime's own has
 	// all of them, and if not, whether attaching them is in progress. Nil: no sandbox needs any.
 	NetworksAttached func(uid, sandbox string) (done, attaching bool)
+	// Instance is the value of criconfig.InstanceLabel on berth's own objects. Objects with another
+	// value belong to another berth. Empty: all objects with berth's owner label are its own.
+	Instance string
+	// OwnsUnlabeled reports whether objects of the pod that have berth's owner label but no instance,
+	// because an older release created them, are berth's own. Nil: they are.
+	OwnsUnlabeled func(uid types.UID) bool
 	// Conn replaces dialing for both services: an in-process runtime.
 	Conn grpc.ClientConnInterface
 }
@@ -75,6 +82,8 @@ type Client struct {
 	cache            runtimeCache
 	exits            ExitRecorder
 	networksAttached func(uid, sandbox string) (done, attaching bool)
+	instance         string
+	ownsUnlabeled    func(uid types.UID) bool
 
 	// containerd's own services: see task.go, leaks.go and import_image.go.
 	tasks         tasks.TasksClient
@@ -99,6 +108,8 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 		warnPod:          o.WarnPod,
 		exits:            o.ExitRecorder,
 		networksAttached: o.NetworksAttached,
+		instance:         o.Instance,
+		ownsUnlabeled:    o.OwnsUnlabeled,
 	}
 	if c.exits == nil {
 		c.exits = noExitRecorder{}

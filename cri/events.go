@@ -128,7 +128,7 @@ func (c *Client) parseEvent(ctx context.Context, resp *runtimeapi.ContainerEvent
 	status := resp.GetPodSandboxStatus()
 	if status != nil {
 		own, ok := criconfig.ParseSandbox(status.Labels, status.Annotations)
-		if !ok {
+		if !ok || !c.owns(status.Labels) {
 			return Event{}, false
 		}
 		e.UID = own.UID
@@ -138,7 +138,7 @@ func (c *Client) parseEvent(ctx context.Context, resp *runtimeapi.ContainerEvent
 	}
 	for _, s := range resp.GetContainersStatuses() {
 		own, ok := criconfig.ParseContainer(s.GetLabels(), s.GetAnnotations())
-		if !ok {
+		if !ok || !c.owns(s.GetLabels()) {
 			continue
 		}
 		e.UID = own.UID

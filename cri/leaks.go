@@ -18,9 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"berth/cri/criconfig"
 )
 
 // containerd loses objects when the caller of RunPodSandbox or StopPodSandbox dies halfway, or when
@@ -52,10 +51,11 @@ type LeakedTask struct {
 
 // LeakSearch configures LeakedTasks.
 type LeakSearch struct {
-	Known         func(id string) bool   // IDs that need not be looked up in the runtime
-	OwnsCgroup    func(path string) bool // reports whether a cgroup belongs to a pod of berth
-	LogDir        string                 // directory of the pod logs
-	ScanProcesses bool                   // also find shims without a bundle; reads all of /proc
+	Known         func(id string) bool     // IDs that need not be looked up in the runtime
+	OwnsCgroup    func(path string) bool   // reports whether a cgroup belongs to a pod of berth
+	OwnsPod       func(uid types.UID) bool // the same for the pod of a sandbox without a cgroup; nil: it does
+	LogDir        string                   // directory of the pod logs
+	ScanProcesses bool                     // also find shims without a bundle; reads all of /proc
 }
 
 // Layout returns containerd's layout. ok is false for another runtime. The result is cached until
@@ -252,7 +252,7 @@ func (c *Client) hasRecord(ctx context.Context, id string) (bool, error) {
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace)
 	got, err := c.containers.Get(ctx, &containers.GetContainerRequest{ID: id})
 	switch {
-	case err == nil && !isBerthRecord(got.GetContainer()):
+	case err == nil && !c.isOwnRecord(got.GetContainer()):
 		return true, nil
 	case err != nil && status.Code(err) != codes.NotFound:
 		return false, mapError(ctx, verbContainerStatus, id, err)
@@ -268,10 +268,9 @@ func (c *Client) hasRecord(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-// isBerthRecord reports whether CRI created a containerd record for berth.
-func isBerthRecord(k *containers.Container) bool {
-	return k.GetLabels()["io.cri-containerd.kind"] != "" &&
-		k.GetLabels()[criconfig.OwnerLabel] == criconfig.OwnerVersion
+// isOwnRecord reports whether CRI created a containerd record for berth.
+func (c *Client) isOwnRecord(k *containers.Container) bool {
+	return k.GetLabels()["io.cri-containerd.kind"] != "" && c.owns(k.GetLabels())
 }
 
 // classifyTask reports whether berth may delete a task, judging by the available evidence. The
@@ -375,14 +374,22 @@ func (s runcState) spec() *specs.Spec {
 	if spec.Linux.CgroupsPath == "" && s.Config.Cgroups.Parent != "" {
 		spec.Linux.CgroupsPath = s.Config.Cgroups.Parent + ":" + s.Config.Cgroups.Name
 	}
-	if logs, ok := s.label(sandboxLogDirAnnotation); ok {
-		spec.Annotations = map[string]string{sandboxLogDirAnnotation: logs}
+	for _, name := range []string{sandboxLogDirAnnotation, sandboxUIDAnnotation} {
+		if value, ok := s.label(name); ok {
+			if spec.Annotations == nil {
+				spec.Annotations = map[string]string{}
+			}
+			spec.Annotations[name] = value
+		}
 	}
 	return spec
 }
 
 // sandboxLogDirAnnotation is containerd's annotation with the log directory of a sandbox.
 const sandboxLogDirAnnotation = "io.kubernetes.cri.sandbox-log-directory"
+
+// sandboxUIDAnnotation is containerd's annotation with the UID of the pod.
+const sandboxUIDAnnotation = "io.kubernetes.cri.sandbox-uid"
 
 func ownedBySpec(spec *specs.Spec, s LeakSearch) bool {
 	logs, hasLogs := spec.Annotations[sandboxLogDirAnnotation]
@@ -394,7 +401,8 @@ func ownedBySpec(spec *specs.Spec, s LeakSearch) bool {
 		cgroup = spec.Linux.CgroupsPath
 	}
 	if cgroup == "" { // containerd is configured not to use cgroups
-		return hasLogs
+		uid := types.UID(spec.Annotations[sandboxUIDAnnotation])
+		return hasLogs && (s.OwnsPod == nil || s.OwnsPod(uid))
 	}
 	return s.OwnsCgroup(cgroup)
 }

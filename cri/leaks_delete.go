@@ -82,7 +82,7 @@ func (c *Client) deleteRecord(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if !isBerthRecord(got.GetContainer()) {
+	if !c.isOwnRecord(got.GetContainer()) {
 		return errors.New("the record has another owner")
 	}
 	if err := c.deleteTask(ctx, id); err != nil {

@@ -181,7 +181,7 @@ func (c *Client) listSandboxes(ctx context.Context,
 	all, err := c.allSandboxes(ctx, filter)
 	return slices.DeleteFunc(all, func(s *runtimeapi.PodSandbox) bool {
 		_, ok := criconfig.ParseSandbox(s.Labels, s.Annotations)
-		return !ok
+		return !ok || !c.owns(s.Labels)
 	}), err
 }
 
@@ -191,7 +191,7 @@ func (c *Client) listContainers(ctx context.Context,
 	all, err := c.allContainers(ctx, filter)
 	return slices.DeleteFunc(all, func(l *runtimeapi.Container) bool {
 		_, ok := criconfig.ParseContainer(l.Labels, l.Annotations)
-		return !ok
+		return !ok || !c.owns(l.Labels)
 	}), err
 }
 
@@ -227,7 +227,7 @@ func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
 		return plan.Sandbox{}, err
 	}
 	observed, ok := sandboxFromStatus(resp.GetStatus())
-	if !ok {
+	if !ok || !c.owns(resp.GetStatus().GetLabels()) {
 		return plan.Sandbox{}, notOwned(verbSandboxStatus, id)
 	}
 	return c.withNetworkState(observed, resp.GetStatus().GetLabels(), resp.GetStatus().GetAnnotations()), nil
@@ -252,6 +252,9 @@ func (c *Client) containerStatus(ctx context.Context, id, sandboxID string) (pla
 	})
 	if err != nil {
 		return plan.Container{}, err
+	}
+	if !c.owns(resp.GetStatus().GetLabels()) {
+		return plan.Container{}, notOwned(verbContainerStatus, id)
 	}
 	observed, ok := c.observedContainer(ctx, resp.GetStatus(), sandboxID)
 	if !ok {

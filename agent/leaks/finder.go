@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"path/filepath"
+	"slices"
 	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent"
 	"berth/agent/plan"
@@ -18,14 +21,45 @@ import (
 type Finder struct {
 	Runtime    *cri.Client
 	Network    *cni.Network
-	Networks   *networks.Networks // additional networks of pods
-	OwnsCgroup func(cgroup string) bool
-	LogDir     string
-	Pods       func() []*status.Snapshot // the pods known to the agent
+	Networks   *networks.Networks       // additional networks of pods
+	OwnsCgroup func(cgroup string) bool // a task in the cgroup that the runtime does not know is berth's own
+	OwnsPod    func(uid types.UID) bool // likewise for any other object of the pod
+	// ForeignPods returns the pods on the host that other programs created.
+	ForeignPods func(ctx context.Context) ([]types.UID, error)
+	LogDir      string
+	Pods        func() []*status.Snapshot // the pods known to the agent
 }
 
-// Find returns the leaks. With deep it also searches where each result requires a scan.
+// Find returns the leaks. With deep it also searches where each result requires a scan. Objects that
+// do not show their owner are among the leaks only if no other program has pods on this host.
 func (s *Finder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
+	found, err := s.find(ctx, deep)
+	unmarked := func(l agent.Leak) bool { return l.Ownership != agent.Marked }
+	if err != nil || !slices.ContainsFunc(found, unmarked) {
+		return found, err
+	}
+	shared, err := s.shared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if shared {
+		found = slices.DeleteFunc(found, unmarked)
+	}
+	return found, nil
+}
+
+// shared reports whether other programs have pods on this host, in the runtime, below the root
+// directory or below kubepods.
+func (s *Finder) shared(ctx context.Context) (bool, error) {
+	sandboxes, err := s.Runtime.ForeignSandboxes(ctx)
+	if err != nil || len(sandboxes) > 0 {
+		return true, err
+	}
+	pods, err := s.ForeignPods(ctx)
+	return len(pods) > 0, err
+}
+
+func (s *Finder) find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 	client, network := s.Runtime, s.Network
 	facts, ok, err := client.Layout(ctx)
 	if err != nil || !ok {
@@ -34,7 +68,7 @@ func (s *Finder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 	known := s.known()
 	tasks, err := client.LeakedTasks(ctx, cri.LeakSearch{
 		Known:      func(id string) bool { return known[id] },
-		OwnsCgroup: s.OwnsCgroup, LogDir: s.LogDir, ScanProcesses: deep,
+		OwnsCgroup: s.OwnsCgroup, OwnsPod: s.OwnsPod, LogDir: s.LogDir, ScanProcesses: deep,
 	})
 	if err != nil {
 		return nil, err
@@ -71,7 +105,8 @@ func (s *Finder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 	out = append(out, attached...)
 	leaks, err := network.Leaks(ctx, cni.LeakQuery{
 		Known: func(id string) bool { return known[id] }, PinKnown: s.pins(ctx),
-		FilterUnknown: client.UnknownIDs, AnnotationPrefix: berthMark, NetNSDir: facts.NetNSDir,
+		FilterUnknown: client.UnknownIDs, AnnotationPrefix: berthMark,
+		OwnsPod: func(uid string) bool { return s.OwnsPod(types.UID(uid)) }, NetNSDir: facts.NetNSDir,
 		ExclusiveNetNSDir: facts.PrivateNetNSDir, Deep: deep,
 	})
 	if err != nil {

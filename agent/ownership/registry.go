@@ -55,7 +55,7 @@ func (r *Registry) Owns(uid types.UID) bool {
 	return true
 }
 
-// OwnsLeak reports whether a task of the pod that the runtime does not know belongs to this agent.
+// OwnsLeak reports whether an object of the pod that the runtime does not know belongs to this agent.
 func (r *Registry) OwnsLeak(uid types.UID) bool {
 	e, err := r.evidence(uid)
 	return err == nil && e.LeakOwned()

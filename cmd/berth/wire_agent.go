@@ -129,7 +129,7 @@ func (b *berth) invalidManifests() int { return source.CountInvalidFiles(b.agent
 func (b *berth) leakFinder() *leaks.Finder {
 	return &leaks.Finder{
 		Runtime: b.runtime.client, Network: b.host.network, Networks: b.host.networks,
-		OwnsCgroup: b.host.ownsLeakedTask,
-		LogDir:     b.config.PodLogsDir, Pods: func() []*status.Snapshot { return b.agent.StatusCache.List() },
+		OwnsCgroup: b.host.ownsLeakedTask, OwnsPod: b.host.owner.OwnsLeak, ForeignPods: b.host.foreignPods,
+		LogDir: b.config.PodLogsDir, Pods: func() []*status.Snapshot { return b.agent.StatusCache.List() },
 	}
 }

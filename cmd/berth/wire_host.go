@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -190,6 +191,20 @@ func (h *host) ownsLeakedTask(cgroup string) bool {
 	return ok && h.owner.OwnsLeak(uid)
 }
 
+// ownsUnlabeled reports whether the objects in the runtime that an older release created for a pod
+// belong to this instance of berth: only it has a directory of the pod.
+func (h *host) ownsUnlabeled(uid types.UID) bool {
+	exists, _, err := h.volumes.PodDir(uid)
+	return err == nil && exists || h.owner.Owns(uid)
+}
+
+// foreignPods lists the pods of other programs that have a directory or a cgroup.
+func (h *host) foreignPods(ctx context.Context) ([]types.UID, error) {
+	_, dirs, err := volumes.ListPods(ctx, h.b.config.RootDir)
+	groups, err2 := h.cgroups.ForeignPods(ctx)
+	return append(slices.DeleteFunc(dirs, h.Owns), groups...), errors.Join(err, err2)
+}
+
 // restoreOwners restores from the store which pods belong to berth.
 func (h *host) restoreOwners(store *checkpoint.Store, records map[types.UID]checkpoint.Record) {
 	deleted, err := store.DeletedPods()
@@ -230,7 +245,7 @@ func (h *host) Allocatable() corev1.ResourceList { return h.resources.Allocatabl
 func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
-		Name: c.NodeName, Capacity: h.resources.Capacity, Allocatable: h.resources.Allocatable,
+		Name: c.NodeName, Instance: ownership.Instance(c.RootDir), Capacity: h.resources.Capacity, Allocatable: h.resources.Allocatable,
 		Standalone: c.Standalone(), HostIPs: h.ips, UserIDs: h.userIDs,
 		ClusterDomain: c.Network.ClusterDomain, ClusterDNS: node.AddressStrings(c.Network.ClusterDNS),
 		HostResolvConf:     h.resolvConf.Current(h.b.log),

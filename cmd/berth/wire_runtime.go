@@ -13,6 +13,7 @@ import (
 	"berth/agent"
 	"berth/agent/criruntime"
 	"berth/agent/metrics"
+	"berth/agent/ownership"
 	"berth/agent/plan"
 	"berth/cni"
 	"berth/cri"
@@ -60,6 +61,8 @@ func (r *runtime) dial(ctx context.Context) (*cri.Client, error) {
 		Warn:              func(err error) { b.log.Warn("runtime client warning", "err", err) },
 		WarnPod:           b.warnPod,
 		ExitRecorder:      r.exits,
+		Instance:          ownership.Instance(b.config.RootDir),
+		OwnsUnlabeled:     func(uid types.UID) bool { return b.host.ownsUnlabeled(uid) },
 		NetworksAttached: func(uid, sandbox string) (attached, attaching bool) {
 			return b.host.networks.Attached(uid, sandbox)
 		},

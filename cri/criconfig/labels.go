@@ -20,6 +20,10 @@ const (
 	OwnerVersion = "v1"
 )
 
+// InstanceLabel is the label with the instance of berth that created an object, as several can share
+// a runtime. Objects of releases before this label do not have it.
+const InstanceLabel = "berth.dev/instance"
+
 // Labels and annotations that other tools read under the kubelet's names.
 const (
 	labelPodName       = "io.kubernetes.pod.name"
@@ -133,13 +137,17 @@ func ParseContainer(labels, annotations map[string]string) (ContainerLabels, boo
 func isOwned(labels map[string]string) bool { return labels[OwnerLabel] == OwnerVersion }
 
 // podLabels are the labels that select the sandbox and the containers of the pod.
-func podLabels(pod *corev1.Pod) map[string]string {
-	return map[string]string{
+func podLabels(n Node, pod *corev1.Pod) map[string]string {
+	labels := map[string]string{
 		labelPodName:      pod.Name,
 		labelPodNamespace: pod.Namespace,
 		labelPodUID:       string(pod.UID),
 		OwnerLabel:        OwnerVersion,
 	}
+	if n.Instance != "" {
+		labels[InstanceLabel] = n.Instance
+	}
+	return labels
 }
 
 // reserved reports whether the pod must not set a label or annotation key. Other keys below
@@ -166,9 +174,9 @@ func unreserved(of map[string]string) map[string]string {
 	return out
 }
 
-func sandboxLabels(pod *corev1.Pod) map[string]string {
+func sandboxLabels(n Node, pod *corev1.Pod) map[string]string {
 	out := unreserved(pod.Labels)
-	maps.Copy(out, podLabels(pod))
+	maps.Copy(out, podLabels(n, pod))
 	return out
 }
 
@@ -184,8 +192,8 @@ func sandboxAnnotations(pod *corev1.Pod, attempt uint32) map[string]string {
 	return out
 }
 
-func containerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
-	out := podLabels(pod)
+func containerLabels(n Node, pod *corev1.Pod, c *corev1.Container) map[string]string {
+	out := podLabels(n, pod)
 	out[labelContainerName] = c.Name
 	return out
 }

@@ -13,6 +13,7 @@ import (
 // needs. It is a value without secrets and may be shared.
 type Node struct {
 	Name        string
+	Instance    string              // value of InstanceLabel; empty: no label
 	Capacity    corev1.ResourceList // memory, in bytes, is the base of OOM scores
 	Allocatable corev1.ResourceList // default for resourceFieldRef of an absent limit
 

@@ -33,7 +33,7 @@ func Sandbox(node Node, pod *corev1.Pod, setup plan.SandboxConfig) (*runtimeapi.
 		LogDirectory: setup.LogDir,
 		DnsConfig:    dnsConfig(resolv),
 		PortMappings: ports,
-		Labels:       sandboxLabels(pod),
+		Labels:       sandboxLabels(node, pod),
 		Annotations:  sandboxAnnotations(pod, setup.Attempt),
 		Linux:        linux,
 	}
