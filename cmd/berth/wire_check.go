@@ -19,6 +19,7 @@ func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
 		Runtime: b.runtime.client,
 		Network: b.host.network,
 		Cgroups: b.host.cgroups,
+		Owns:    b.host.Owns,
 	}.Report(
 		ctx,
 	)

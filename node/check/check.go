@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/cni"
 	"berth/cri"
@@ -32,6 +33,8 @@ type Node struct {
 	Runtime *cri.Client
 	Network *cni.Network
 	Cgroups *cgroups.Cgroups
+	// Owns reports whether a pod on the host belongs to the running agent. Nil: no agent runs.
+	Owns func(types.UID) bool
 }
 
 // Report runs the checks.
@@ -55,6 +58,7 @@ func (c Node) Report(ctx context.Context) (r nodeapi.CheckReport) {
 	c.checkFeatures(ctx, add)
 	c.checkDisks(add)
 	c.checkImageDisk(ctx, add)
+	c.checkForeignPods(ctx, add)
 	add("privileges", true, rootOnly(), "running as root", "run berth as root: it mounts volumes and creates cgroups")
 	return r
 }

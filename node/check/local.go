@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent/ownership"
 	"berth/cni"
 	"berth/cri"
 	"berth/internal/nodeconfig"
@@ -35,7 +37,10 @@ func Local(ctx context.Context, o LocalOptions) (r nodeapi.CheckReport, err erro
 	}
 	client, err := cri.Dial(
 		ctx,
-		cri.Options{RuntimeEndpoint: config.RuntimeEndpoint, ImageEndpoint: config.ImageEndpoint},
+		cri.Options{
+			RuntimeEndpoint: config.RuntimeEndpoint, ImageEndpoint: config.ImageEndpoint,
+			Instance: ownership.Instance(config.RootDir), OwnsUnlabeled: hasDir(config.RootDir),
+		},
 	)
 	if err != nil {
 		return r, err
@@ -75,6 +80,14 @@ func Local(ctx context.Context, o LocalOptions) (r nodeapi.CheckReport, err erro
 		s.Check(ctx, add)
 	}
 	return r, nil
+}
+
+// hasDir returns a function that reports whether a pod has a directory below a root directory.
+func hasDir(rootDir string) func(types.UID) bool {
+	return func(uid types.UID) bool {
+		_, err := os.Lstat(filepath.Join(rootDir, "pods", string(uid)))
+		return err == nil
+	}
 }
 
 // storePlace returns an error if the local store cannot be created in a directory, or would be

@@ -70,8 +70,8 @@ var allowedImports = map[string][]string{
 		"nodeapi", "nodeapi/server", "volumes",
 	},
 	"node/check": {
-		"cni", "cri", "internal/apiclient", "internal/nodeconfig", "internal/userids", "node",
-		"node/cgroups", "node/devices", "node/pressure", "node/registration", "nodeapi",
+		"agent/ownership", "cni", "cri", "internal/apiclient", "internal/nodeconfig", "internal/userids", "node",
+		"node/cgroups", "node/devices", "node/pressure", "node/registration", "nodeapi", "volumes",
 	},
 	"agent/leaks":                        {"agent", "agent/plan", "agent/status", "cni", "cni/networks", "cri"},
 	"agent/metrics":                      {"agent", "agent/pod", "agent/plan", "internal/telemetry", "podspec"},
