@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -247,4 +248,33 @@ func (r *record) orphanedCgroups() []string {
 		}
 	}
 	return out
+}
+
+// StartInCgroup starts a program in a cgroup of its own, such as /kubepods/poduid, below the host's
+// cgroup root. It runs until it exits or the host is stopped.
+func (h *Host) StartInCgroup(cgroup, program string, args ...string) (pid int, err error) {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return 0, err
+	}
+	var script strings.Builder
+	for _, mount := range append(v1, v2...) {
+		dir := filepath.Join(mount, h.slot.name())
+		for name := range strings.SplitSeq(strings.Trim(cgroup, "/"), "/") {
+			dir = filepath.Join(dir, name)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return 0, err
+			}
+			if err := initCpuset(dir); err != nil {
+				return 0, err
+			}
+		}
+		fmt.Fprintf(&script, "echo $$ > %q || exit 125\n", filepath.Join(dir, "cgroup.procs"))
+	}
+	cmd := exec.Command("/bin/sh", append([]string{"-c", script.String() + `exec "$@"`, "sh", program}, args...)...)
+	child, err := startChild(cmd)
+	if err != nil {
+		return 0, err
+	}
+	return child.cmd.Process.Pid, nil
 }
