@@ -198,12 +198,6 @@ func configIn(file string) (*nodeconfig.Config, error) {
 
 // removal describes everything that an agent with this configuration creates on a host.
 func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.RemovalSpec {
-	below := func(names ...string) (out []string) {
-		for _, n := range names {
-			out = append(out, filepath.Join(c.RootDir, n))
-		}
-		return out
-	}
 	l := install.RemovalSpec{
 		Spec: w,
 		BeforeRemove: []install.Step{
@@ -215,10 +209,9 @@ func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.Remov
 				},
 			},
 		},
-		Trees:     below("pods", "device-plugins", "image_manager"),
 		EmptyDirs: []string{c.RootDir, c.PodLogsDir, logLinks},
 	}
-	addDirs(&l, c)
+	addDirs(&l, c, addRootDir(&l, c))
 	if file := systemd.InhibitDelayFile(systemd.LogindDropInDir); install.Exists(file) {
 		l.AfterRemove = append(
 			l.AfterRemove,
@@ -242,8 +235,9 @@ func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.Remov
 }
 
 // addDirs adds the directories that belong to berth, and the files of berth in directories that can
-// contain other files because an administrator has configured them.
-func addDirs(l *install.RemovalSpec, c *nodeconfig.Config) {
+// contain other files because an administrator has configured them. Certificates in the default
+// directory are kept if it is shared with a kubelet.
+func addDirs(l *install.RemovalSpec, c *nodeconfig.Config, shared bool) {
 	addFiles := func(dir string, files ...string) {
 		l.Files = append(l.Files, matchingEntries(dir, files...)...)
 		l.EmptyDirs = append(l.EmptyDirs, dir)
@@ -277,6 +271,7 @@ func addDirs(l *install.RemovalSpec, c *nodeconfig.Config) {
 	addTree(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
 	keys := append(apiclient.CertificateFilePatterns(), server.SelfSignedFiles()...)
 	switch { // the default directory is also that of a kubelet
+	case shared && c.RootDir == nodeconfig.DefaultRootDir:
 	case c.CertDir == nodeconfig.DefaultCertDir:
 		l.Trees = append(l.Trees, c.CertDir)
 	case c.RootDir == nodeconfig.DefaultRootDir:

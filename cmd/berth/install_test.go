@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"berth/internal/nodeconfig"
@@ -69,5 +70,43 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	if slices.Index(l.EmptyDirs, state+"/networks/results") > slices.Index(l.EmptyDirs, state+"/networks") ||
 		slices.Index(l.EmptyDirs, state+"/networks") > slices.Index(l.EmptyDirs, state) {
 		t.Errorf("a directory is removed before its content: %q", l.EmptyDirs)
+	}
+}
+
+// The root directory can also be that of a kubelet, whose pods must survive an uninstall.
+func TestUninstallKeepsForeignPods(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	c := &nodeconfig.Config{
+		RootDir: root, StateDir: filepath.Join(root, "state"), Socket: filepath.Join(root, "run/b.sock"),
+		CertDir: filepath.Join(root, "pki"),
+	}
+	for _, dir := range []string{"pods/own", "pods/foreign/volumes", "pods/.trash-removed", "device-plugins"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "pods/own/.berth"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	below := func(trees []string) (out []string) {
+		for _, tree := range trees {
+			if rest, ok := strings.CutPrefix(tree, root+"/"); ok && !strings.HasPrefix(rest, "state") {
+				out = append(out, rest)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	got := below(uninstaller{}.removal(serviceSpec(""), c).Trees)
+	if want := []string{"pods/.trash-removed", "pods/own"}; !slices.Equal(got, want) {
+		t.Errorf("with a foreign pod: got %q, want %q", got, want)
+	}
+	if err := os.RemoveAll(filepath.Join(root, "pods/foreign")); err != nil {
+		t.Fatal(err)
+	}
+	got = below(uninstaller{}.removal(serviceSpec(""), c).Trees)
+	if want := []string{"device-plugins", "image_manager", "pods"}; !slices.Equal(got, want) {
+		t.Errorf("without foreign pods: got %q, want %q", got, want)
 	}
 }
