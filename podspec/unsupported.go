@@ -1,24 +1,19 @@
 package podspec
 
 import (
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// UnsupportedFields returns the fields of a pod that berth does not support yet: as warnings
+// UnsupportedFields returns the fields of a pod from a file that berth does not support: as warnings
 // ("path: reason") if the pod can run without them, as errors if it cannot, because it would be
-// less secure or behave differently than specified.
+// less secure or behave differently than specified. For pods from an API server, see FeatureUses.
 func UnsupportedFields(pod *corev1.Pod) (warnings []string, refused field.ErrorList) {
 	for _, row := range unsupported {
 		row.find(pod, func(at *field.Path, detail string) {
-			why := row.why
-			if detail != "" {
-				why = fmt.Sprintf(row.why, detail)
-			}
-			if row.reject {
+			if why := row.message(detail); row.reject {
 				refused = append(refused, field.Forbidden(at, why))
 			} else {
 				warnings = append(warnings, at.String()+": "+why)
@@ -33,6 +28,9 @@ type unsupportedField struct {
 	reject bool
 	find   finder
 	why    string // with %s for the detail that find reports, if any
+
+	// feature is set if the field is not supported for pods from an API server either.
+	feature Feature
 }
 
 // finder reports every place in a pod where a field is used.
@@ -46,24 +44,32 @@ const (
 // unsupported lists the unsupported fields. A row is removed when the field is supported.
 var unsupported = []unsupportedField{
 	// Hooks.
-	{warn, inHooks("tcpSocket", func(h *corev1.LifecycleHandler) bool { return h.TCPSocket != nil }), noTCPHook},
+	{warn, inHooks("tcpSocket", func(h *corev1.LifecycleHandler) bool { return h.TCPSocket != nil }), noTCPHook, ""},
 	{warn, inHooks("httpGet.protocol", func(h *corev1.LifecycleHandler) bool {
 		return h.HTTPGet != nil && h.HTTPGet.Protocol != nil && *h.HTTPGet.Protocol != corev1.HTTPProtocolHTTP1
-	}), "hooks use HTTP/1.1"},
+	}), "hooks use HTTP/1.1", ""},
 
 	// Volumes.
-	{reject, unsupportedVolumes, "volumes of type %s are not supported yet"},
-	{reject, projections("serviceAccountToken", hasToken), "service account tokens are not supported yet"},
-	{reject, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles are not supported yet"},
-	{reject, projections("podCertificate", hasPodCertificate), "pod certificates are not supported yet"},
-	{reject, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet"},
-	{reject, bindOptions, "bind mount options are not supported yet"},
+	{reject, volumesOf("persistentVolumeClaim", "ephemeral"), noVolumeType, FeaturePersistentVolumeClaims},
+	{reject, volumesOf("csi"), noVolumeType, FeatureCSIVolumes},
+	{reject, otherVolumes, noVolumeType, FeatureInTreeVolumes},
+	{reject, projections("serviceAccountToken", hasToken), "service account tokens are not supported yet", ""},
+	{
+		reject, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles are not supported yet",
+		FeatureClusterTrustBundles,
+	},
+	{
+		reject, projections("podCertificate", hasPodCertificate), "pod certificates are not supported yet",
+		FeaturePodCertificates,
+	},
+	{reject, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet", FeatureBlockVolumes},
+	{reject, bindOptions, "bind mount options are not supported yet", FeatureBindMountOptions},
 
 	// Resources.
 	{
 		reject,
 		inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }),
-		"dynamic resources are not supported yet",
+		noResourceClaims, FeatureResourceClaims,
 	},
 	{
 		reject,
@@ -71,53 +77,53 @@ var unsupported = []unsupportedField{
 			"resources.claims",
 			func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Claims) > 0 },
 		),
-		"dynamic resources are not supported yet",
+		noResourceClaims, FeatureResourceClaims,
 	},
-	{reject, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
+	{reject, inContainers("resources.claims", hasClaims), noResourceClaims, FeatureResourceClaims},
 
 	// Tasks of an API server, the scheduler and controllers.
-	{warn, unknownPriority, "PriorityClass %s requires an API server: the priority is 0"},
-	{warn, otherScheduler, schedulingIgnored},
-	{warn, podTerms, schedulingIgnored},
+	{warn, unknownPriority, "PriorityClass %s requires an API server: the priority is 0", ""},
+	{warn, otherScheduler, schedulingIgnored, ""},
+	{warn, podTerms, schedulingIgnored, ""},
 	{
 		warn,
 		inPod(
 			"topologySpreadConstraints",
 			func(s *corev1.PodSpec) bool { return len(s.TopologySpreadConstraints) > 0 },
 		),
-		schedulingIgnored,
+		schedulingIgnored, "",
 	},
 	{
 		warn,
 		inPod("schedulingGates", func(s *corev1.PodSpec) bool { return len(s.SchedulingGates) > 0 }),
-		"scheduling gates have no effect on a standalone node: the pod starts immediately",
+		"scheduling gates have no effect on a standalone node: the pod starts immediately", "",
 	},
 	{
 		warn,
 		inPod("readinessGates", func(s *corev1.PodSpec) bool { return len(s.ReadinessGates) > 0 }),
-		"the conditions of readiness gates are not set on a standalone node: the pod is never ready",
+		"the conditions of readiness gates are not set on a standalone node: the pod is never ready", "",
 	},
 	{
 		warn,
 		inPod("schedulingGroup", func(s *corev1.PodSpec) bool { return s.SchedulingGroup != nil }),
-		schedulingIgnored,
+		schedulingIgnored, "",
 	},
 	{
 		warn,
 		inPod("evictionResponders", func(s *corev1.PodSpec) bool { return len(s.EvictionResponders) > 0 }),
-		"eviction responders have no effect on a standalone node: evictions do not wait",
+		"eviction responders have no effect on a standalone node: evictions do not wait", "",
 	},
 	{
 		warn,
 		inPod("ephemeralContainers", func(s *corev1.PodSpec) bool { return len(s.EphemeralContainers) > 0 }),
-		"ephemeral containers start like others, but an API server rejects them in a new pod",
+		"ephemeral containers start like others, but an API server rejects them in a new pod", "",
 	},
 
 	// Identity and platform.
 	{
 		warn,
 		inPod("serviceAccountName", func(s *corev1.PodSpec) bool { return s.ServiceAccountName != "" }),
-		"service account tokens are not supported yet",
+		"service account tokens are not supported yet", "",
 	},
 	{
 		warn,
@@ -125,28 +131,36 @@ var unsupported = []unsupportedField{
 			"automountServiceAccountToken",
 			func(s *corev1.PodSpec) bool { return isTrue(s.AutomountServiceAccountToken) },
 		),
-		"service account tokens are not supported yet",
+		"service account tokens are not supported yet", "",
 	},
 	{
 		warn,
 		inPod("securityContext.seLinuxChangePolicy", hasSELinuxChange),
-		"the policy is not supported yet: the runtime relabels volumes",
+		"the policy is not supported yet: the runtime relabels volumes", "",
 	},
 	{
 		reject,
 		inPod("os.name", func(s *corev1.PodSpec) bool { return s.OS != nil && s.OS.Name == corev1.Windows }),
-		"Windows pods are not supported",
+		"Windows pods are not supported", "",
 	},
-	{reject, inPod("securityContext.windowsOptions", hasWindowsOptions), "Windows options are not supported"},
-	{reject, inContainers("securityContext.windowsOptions", ownWindowsOptions), "Windows options are not supported"},
+	{reject, inPod("securityContext.windowsOptions", hasWindowsOptions), "Windows options are not supported", ""},
+	{reject, inContainers("securityContext.windowsOptions", ownWindowsOptions), "Windows options are not supported", ""},
 }
 
 const schedulingIgnored = "has no effect on a standalone node: the pod always runs on this node"
+
+const (
+	noVolumeType     = "volumes of type %s are not supported yet"
+	noResourceClaims = "dynamic resources are not supported yet"
+)
 
 const noTCPHook = "the hook was removed from the API: it always fails"
 
 // supportedVolumes are the volume types that berth supports.
 var supportedVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected", "image"}
+
+// storageVolumes are the volume types that have a feature of their own.
+var storageVolumes = []string{"persistentVolumeClaim", "ephemeral", "csi"}
 
 func hasDevices(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 }
 func hasClaims(c *corev1.Container) bool  { return len(c.Resources.Claims) > 0 }
@@ -226,9 +240,21 @@ func eachVolume(visit func(*corev1.Volume, *field.Path, func(*field.Path, string
 	}
 }
 
-var unsupportedVolumes = eachVolume(func(v *corev1.Volume, at *field.Path, found func(*field.Path, string)) {
+// volumesOf finds volumes of the given types.
+func volumesOf(types ...string) finder {
+	return eachVolume(func(v *corev1.Volume, at *field.Path, found func(*field.Path, string)) {
+		for _, kind := range volumeKinds(&v.VolumeSource) {
+			if slices.Contains(types, kind) {
+				found(at.Child(kind), kind)
+			}
+		}
+	})
+}
+
+// otherVolumes finds volumes of types that are neither supported nor in another row.
+var otherVolumes = eachVolume(func(v *corev1.Volume, at *field.Path, found func(*field.Path, string)) {
 	for _, kind := range volumeKinds(&v.VolumeSource) {
-		if !slices.Contains(supportedVolumes, kind) {
+		if !slices.Contains(supportedVolumes, kind) && !slices.Contains(storageVolumes, kind) {
 			found(at.Child(kind), kind)
 		}
 	}

@@ -1,0 +1,108 @@
+package podspec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Feature names a group of pod fields that berth does not support on any node, whatever the source
+// of the pod. It is part of the API: it is the name of a node label, see FeatureLabels.
+type Feature string
+
+// The features that are not supported. Fields that a node with an API server supports, and fields
+// that Kubernetes ignores on Linux nodes, have no feature.
+const (
+	FeatureResourceClaims         Feature = "resource-claims"
+	FeatureBindMountOptions       Feature = "bind-mount-options"
+	FeatureBlockVolumes           Feature = "block-volumes"
+	FeaturePersistentVolumeClaims Feature = "persistent-volume-claims"
+	FeatureCSIVolumes             Feature = "csi-volumes"
+	FeatureInTreeVolumes          Feature = "in-tree-volumes"
+	FeatureClusterTrustBundles    Feature = "cluster-trust-bundles"
+	FeaturePodCertificates        Feature = "pod-certificates"
+)
+
+// FeatureUse is a field of a pod that uses an unsupported feature.
+type FeatureUse struct {
+	Feature Feature
+	Path    *field.Path
+	Reason  string
+}
+
+func (u FeatureUse) String() string { return u.Path.String() + ": " + u.Reason }
+
+// UnsupportedFeatures returns the features that berth does not support, sorted.
+func UnsupportedFeatures() []Feature {
+	var out []Feature
+	for _, row := range unsupported {
+		if row.feature != "" {
+			out = append(out, row.feature)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// FeatureUses returns the fields of a pod that use an unsupported feature, in the order of the
+// table.
+func FeatureUses(pod *corev1.Pod) (uses []FeatureUse) {
+	for _, row := range unsupported {
+		if row.feature == "" {
+			continue
+		}
+		row.find(pod, func(at *field.Path, detail string) {
+			uses = append(uses, FeatureUse{row.feature, at, row.message(detail)})
+		})
+	}
+	return uses
+}
+
+// ContainerFeatureUses returns the fields of one container that use an unsupported feature. Their
+// paths begin at the container.
+func ContainerFeatureUses(c *corev1.Container) (uses []FeatureUse) {
+	const prefix = "spec.containers[0]."
+	for _, u := range FeatureUses(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*c}}}) {
+		u.Path = field.NewPath(strings.TrimPrefix(u.Path.String(), prefix))
+		uses = append(uses, u)
+	}
+	return uses
+}
+
+// FeatureLabelPrefix is the prefix of the node labels that name unsupported features.
+const FeatureLabelPrefix = "unsupported.berth.dev/"
+
+// featureUnsupported is the value of these labels.
+const featureUnsupported = "true"
+
+// FeatureLabels returns the node labels for features that a node does not support.
+func FeatureLabels(features []Feature) map[string]string {
+	out := make(map[string]string, len(features))
+	for _, f := range features {
+		out[FeatureLabelPrefix+string(f)] = featureUnsupported
+	}
+	return out
+}
+
+// FeaturesFromLabels returns the features that a node does not support according to its labels,
+// sorted. It includes names that this version does not know.
+func FeaturesFromLabels(labels map[string]string) (out []Feature) {
+	for key, value := range labels {
+		if name, ok := strings.CutPrefix(key, FeatureLabelPrefix); ok && value == featureUnsupported {
+			out = append(out, Feature(name))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// message returns the reason of a row for the detail that its finder has reported.
+func (u *unsupportedField) message(detail string) string {
+	if detail == "" {
+		return u.why
+	}
+	return fmt.Sprintf(u.why, detail)
+}

@@ -1,0 +1,77 @@
+package podspec
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// TestFeatureLabels checks that the labels of a node identify its features, and that a label with
+// another value does not.
+func TestFeatureLabels(t *testing.T) {
+	t.Parallel()
+	features := UnsupportedFeatures()
+	labels := FeatureLabels(features)
+	for key, value := range labels {
+		if errs := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(errs) > 0 {
+			t.Errorf("label %s=%s: %q", key, value, errs)
+		}
+	}
+	labels["unsupported.berth.dev/future"] = "true"
+	labels["unsupported.berth.dev/disabled"] = "false"
+	labels["example.com/csi-volumes"] = "true"
+	want := append(slices.Clone(features), "future")
+	slices.Sort(want)
+	if got := FeaturesFromLabels(labels); !slices.Equal(got, want) {
+		t.Errorf("got features %q, want %q", got, want)
+	}
+	if got := FeaturesFromLabels(nil); len(got) > 0 {
+		t.Errorf("no labels: got features %q", got)
+	}
+}
+
+// TestFeatureOfEveryRejectedField sets each field of a pod spec that makes a manifest invalid. The field
+// uses an unsupported feature, unless a joined node supports it or Kubernetes ignores it on Linux.
+func TestFeatureOfEveryRejectedField(t *testing.T) {
+	t.Parallel()
+	used := map[Feature]bool{}
+	for _, l := range podLeaves(t) {
+		pod := &corev1.Pod{}
+		l.set(&pod.Spec)
+		_, rejected := UnsupportedFields(pod)
+		uses := FeatureUses(pod)
+		joined := strings.Contains(l.path, "serviceAccountToken") || strings.Contains(l.path, "windowsOptions")
+		if want := len(rejected) > 0 && !joined; want != (len(uses) > 0) {
+			t.Errorf("%s: got feature uses %v, want any: %v", l.path, uses, want)
+		}
+		for _, u := range uses {
+			used[u.Feature] = true
+		}
+		for i := 0; i < len(uses) && i < len(rejected); i++ {
+			if uses[i].Path.String() != rejected[i].Field {
+				t.Errorf("%s: got path %s, want %s", l.path, uses[i].Path, rejected[i].Field)
+			}
+		}
+	}
+	for _, f := range UnsupportedFeatures() {
+		if !used[f] {
+			t.Errorf("feature %s: no field uses it", f)
+		}
+	}
+}
+
+func TestContainerFeatureUses(t *testing.T) {
+	t.Parallel()
+	c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{}, {BindMountOptions: []string{"noexec"}}}}
+	uses := ContainerFeatureUses(c)
+	want := "volumeMounts[1].bindMountOptions: bind mount options are not supported yet"
+	if len(uses) != 1 || uses[0].Feature != FeatureBindMountOptions || uses[0].String() != want {
+		t.Errorf("got %v, want %q", uses, want)
+	}
+	if uses := ContainerFeatureUses(&corev1.Container{Name: "c"}); len(uses) > 0 {
+		t.Errorf("a plain container: got %v", uses)
+	}
+}
