@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
 )
 
 // Node describes a node to Check.
@@ -25,6 +27,9 @@ type Node struct {
 	NoAppArmor bool
 	// NoSupplementalGroupsPolicy is set if the runtime does not support supplementalGroupsPolicy.
 	NoSupplementalGroupsPolicy bool
+	// UnsupportedFeatures are the pod features that the node does not support. Nil: none is known to
+	// be unsupported.
+	UnsupportedFeatures []podspec.Feature
 	// PressureConditions are the pressure conditions of the node.
 	PressureConditions []corev1.NodeConditionType
 	// ShuttingDown is set during a graceful node shutdown.
@@ -57,7 +62,7 @@ func Check(node Node, used Used, pod *corev1.Pod) []Rejection {
 	var out []Rejection
 	for _, rule := range []func(Node, Used, *corev1.Pod) []Rejection{
 		pressure, operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints, appArmor,
-		groupsPolicy, shutdown,
+		groupsPolicy, podFeatures, shutdown,
 	} {
 		out = append(out, rule(node, used, pod)...)
 	}

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
 )
 
 // SystemInfo describes the machine and its operating system. Unreadable fields are empty.
@@ -47,6 +49,7 @@ func Labels(name string, configured map[string]string) map[string]string {
 	out := map[string]string{
 		corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
 	}
+	maps.Copy(out, podspec.FeatureLabels(podspec.UnsupportedFeatures()))
 	maps.Copy(out, configured)
 	return out
 }

@@ -20,6 +20,7 @@ import (
 	"berth/agent/status/events"
 	"berth/cni"
 	"berth/node"
+	"berth/podspec"
 	"berth/probes/lifecycle"
 )
 
@@ -112,7 +113,7 @@ func (b *berth) initialNode() admission.Node {
 		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmorEnabled(),
 		LimitedSwap:  b.config.Cgroups.LimitedSwap && b.host.cgroups.V2() && b.host.cgroups.SwapLimits(),
 		ShuttingDown: b.startedDuringShutdown, Standalone: b.config.Standalone(),
-		AllowUnlistedExtended: !b.config.Standalone(),
+		AllowUnlistedExtended: !b.config.Standalone(), UnsupportedFeatures: podspec.UnsupportedFeatures(),
 	}
 }
 

@@ -18,6 +18,10 @@ func Container(node Node, pod *corev1.Pod, c *corev1.Container,
 	if c.Name == "" || c.Name == "." || c.Name == ".." || strings.Contains(c.Name, "/") {
 		return nil, invalid(reasonContainer, "container name %q cannot be the name of its log directory", c.Name)
 	}
+	// Admission rejects new pods with such fields. Ephemeral containers are added later.
+	if uses := podspec.ContainerFeatureUses(c); len(uses) > 0 {
+		return nil, unsupported(reasonContainer, "%s", uses[0])
+	}
 	envs, _, err := Env(node, pod, c, setup)
 	if err != nil {
 		return nil, err

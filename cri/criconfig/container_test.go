@@ -449,6 +449,23 @@ func TestOOMScoreAdjust(t *testing.T) {
 	}
 }
 
+// TestContainerWithUnsupportedFeature checks that no container starts without what it requests.
+func TestContainerWithUnsupportedFeature(t *testing.T) {
+	for want, change := range map[string]func(*corev1.Container){
+		"resources.claims: ": func(c *corev1.Container) {
+			c.Resources.Claims = []corev1.ResourceClaim{{Name: "x"}}
+		},
+		"volumeDevices: ": func(c *corev1.Container) { c.VolumeDevices = []corev1.VolumeDevice{{Name: "x"}} },
+		"volumeMounts[0].bindMountOptions: ": func(c *corev1.Container) {
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/a", BindMountOptions: []string{"noexec"}}}
+		},
+	} {
+		pod := makePod(func(_ *corev1.Pod, c *corev1.Container) { change(c) })
+		_, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())
+		expectError(t, err, plan.Unsupported, want)
+	}
+}
+
 func TestMounts(t *testing.T) {
 	for _, row := range []struct {
 		name  string

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/podspec"
 )
 
 // Facts is the current state of the node.
@@ -33,8 +35,11 @@ type NetworkCondition struct {
 	Reason, Message string
 }
 
-// ownedLabels are the labels that the node always keeps up to date.
-var ownedLabels = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable}
+// ownsLabel reports whether the node always keeps a label up to date.
+func ownsLabel(key string) bool {
+	return strings.HasPrefix(key, podspec.FeatureLabelPrefix) ||
+		slices.Contains([]string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable}, key)
+}
 
 // newNode returns the Node to register. last is the deleted Node, or nil. Its labels and its
 // unschedulable state are kept, because deleting a cordoned Node must not make it schedulable
@@ -52,7 +57,7 @@ func (p *Registrar) newNode(f Facts, last *corev1.Node) *corev1.Node {
 	}
 	n.Labels = map[string]string{}
 	for key, value := range last.Labels {
-		if mayRegisterLabel(key) {
+		if mayRegisterLabel(key) && !strings.HasPrefix(key, podspec.FeatureLabelPrefix) {
 			n.Labels[key] = value
 		}
 	}

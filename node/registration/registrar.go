@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"berth/internal/apiclient"
+	"berth/podspec"
 )
 
 // Options configures a Registrar.
@@ -402,10 +403,15 @@ func (p *Registrar) amend(ctx context.Context, has *corev1.Node, f Facts) error 
 
 // amendment returns the patch of a Node. Empty: no change.
 func (p *Registrar) amendment(has *corev1.Node, f Facts) map[string]any {
-	labels := map[string]string{}
+	labels := map[string]any{} // nil removes a label
+	for key := range has.Labels {
+		if _, set := f.Labels[key]; !set && strings.HasPrefix(key, podspec.FeatureLabelPrefix) {
+			labels[key] = nil // the previous version did not support the feature
+		}
+	}
 	for key, value := range f.Labels {
 		if was, there := has.Labels[key]; was != value &&
-			(!there || slices.Contains(ownedLabels, key) || p.opt.RegisterNode) {
+			(!there || ownsLabel(key) || p.opt.RegisterNode) {
 			labels[key] = value
 		}
 	}

@@ -41,7 +41,9 @@ func run(t *testing.T, s *server, change ...func(*Options)) *registrarTest {
 	w := &registrarTest{
 		server: s,
 		ended:  make(chan error, 1),
-		facts:  Facts{Labels: map[string]string{corev1.LabelHostname: "n", "mine": "yes"}},
+		facts: Facts{Labels: map[string]string{
+			corev1.LabelHostname: "n", "mine": "yes", "unsupported.berth.dev/present": "true",
+		}},
 	}
 	w.facts.System.MachineID = "this machine"
 	o := Options{
@@ -153,20 +155,26 @@ func TestRegisterCreatesNode(t *testing.T) {
 func TestRegisterAmendsExistingNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	old := &corev1.Node{}
-	old.Name, old.Labels, old.Annotations = "n", map[string]string{
-		"theirs": "kept",
-		"mine":   "no",
+	node := &corev1.Node{}
+	node.Name, node.Labels, node.Annotations = "n", map[string]string{
+		"theirs":                        "kept",
+		"mine":                          "no",
+		"unsupported.berth.dev/old":     "true", // of a previous version that lacked the feature
+		"unsupported.berth.dev/present": "false",
 	}, map[string]string{
 		InstallationAnnotation: "here",
 	}
-	old.Status.Conditions = []corev1.NodeCondition{{Type: "Theirs", Status: corev1.ConditionTrue}}
-	s.set(old)
+	node.Status.Conditions = []corev1.NodeCondition{{Type: "Theirs", Status: corev1.ConditionTrue}}
+	s.set(node)
 	run(t, s)
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	n := s.get()
 	if n.Labels["mine"] != "yes" || n.Labels["theirs"] != "kept" {
 		t.Errorf("got labels %v", n.Labels)
+	}
+	_, old := n.Labels["unsupported.berth.dev/old"]
+	if old || n.Labels["unsupported.berth.dev/present"] != "true" {
+		t.Errorf("labels of unsupported features: got %v, want only present: true", n.Labels)
 	}
 	if len(n.Spec.Taints) != 0 {
 		t.Errorf("the removed taint was restored: %v", n.Spec.Taints)
@@ -289,12 +297,13 @@ func TestRecreatedNodeKeepsState(t *testing.T) {
 		t.Errorf("got pod CIDRs %v, want none", got.Spec.PodCIDRs)
 	}
 	want := map[string]string{
-		corev1.LabelHostname:      "n",
-		"mine":                    "yes",
-		"theirs":                  "kept",
-		"disk.example.com/kind":   "x",
-		"node.kubernetes.io/kept": "x",
-		corev1.LabelTopologyZone:  "x",
+		corev1.LabelHostname:            "n",
+		"mine":                          "yes",
+		"theirs":                        "kept",
+		"unsupported.berth.dev/present": "true",
+		"disk.example.com/kind":         "x",
+		"node.kubernetes.io/kept":       "x",
+		corev1.LabelTopologyZone:        "x",
 	}
 	if !maps.Equal(got.Labels, want) {
 		t.Errorf("got labels %v", got.Labels)

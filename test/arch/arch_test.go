@@ -99,7 +99,7 @@ var allowedImports = map[string][]string{
 		"agent/status", "agent/plan", "agent/status/events", "agent/source", "internal/apiclient",
 		"podspec",
 	},
-	"node/registration": {"internal/apiclient"},
+	"node/registration": {"internal/apiclient", "podspec"},
 
 	"workloads":               {},
 	"workloads/workloadstest": {"workloads"},
