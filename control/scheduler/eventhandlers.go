@@ -125,8 +125,8 @@ func (s *Scheduler) nodeUpdated(old, node *corev1.Node) {
 		filters = append(filters, placement.FilterNodeResourcesFit)
 	}
 	if !sameLabels(old.Labels, node.Labels) {
-		filters = append(filters, placement.FilterNodeAffinity, placement.FilterVolumeBinding,
-			placement.FilterPodTopologySpread, placement.FilterInterPodAffinity)
+		filters = append(filters, placement.FilterNodeAffinity, placement.FilterPodFeatures,
+			placement.FilterVolumeBinding, placement.FilterPodTopologySpread, placement.FilterInterPodAffinity)
 	}
 	if !apiequality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
 		filters = append(filters, placement.FilterTaintToleration, placement.FilterPodTopologySpread)

@@ -21,7 +21,7 @@ func TestNodeUpdateRequeuesByFilter(t *testing.T) {
 		placement.FilterNodeUnschedulable, placement.FilterNodeName, placement.FilterTaintToleration,
 		placement.FilterNodeAffinity, placement.FilterVolumeBinding,
 		placement.FilterNodePorts, placement.FilterNodeResourcesFit, placement.FilterPodTopologySpread,
-		placement.FilterInterPodAffinity,
+		placement.FilterInterPodAffinity, placement.FilterPodFeatures,
 	}
 	for name, r := range map[string]struct {
 		change   func(*corev1.Node)
@@ -29,8 +29,9 @@ func TestNodeUpdateRequeuesByFilter(t *testing.T) {
 	}{
 		"label": {
 			func(n *corev1.Node) { n.Labels = map[string]string{"disk": "fast"} },
-			// volumes select nodes by label
+			// volumes select nodes by label, and labels name unsupported features
 			[]placement.Filter{placement.FilterNodeAffinity, placement.FilterVolumeBinding,
+				placement.FilterPodFeatures,
 				placement.FilterPodTopologySpread,
 				placement.FilterInterPodAffinity},
 		},

@@ -56,6 +56,7 @@ func (c *Cluster) SetNode(n *corev1.Node) {
 	info.Node = admission.Node{
 		Name: n.Name, OS: n.Labels[corev1.LabelOSStable], Labels: n.Labels,
 		Taints: n.Spec.Taints, Allocatable: n.Status.Allocatable,
+		UnsupportedFeatures: podspec.FeaturesFromLabels(n.Labels),
 	}
 	info.unschedulable = n.Spec.Unschedulable
 	info.images = map[string]int64{}

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/admission"
+	"berth/podspec"
 )
 
 // Reasons in FailedScheduling messages, as in kube-scheduler.
@@ -15,6 +17,7 @@ const (
 	reasonUnschedulable        = "node(s) were unschedulable"
 	reasonName                 = "node(s) didn't match the requested node name"
 	reasonAffinity             = "node(s) didn't match Pod's node affinity/selector"
+	reasonPodFeatures          = "node(s) didn't support pod features "
 	reasonVolume               = "node(s) didn't match PersistentVolume's node affinity"
 	reasonPorts                = "node(s) didn't have free ports for the requested pod ports"
 	reasonTooManyPods          = "Too many pods"
@@ -40,12 +43,14 @@ type Rejection struct {
 // result.
 type Filter string
 
-// The filters, with the names of kube-scheduler's plugins.
+// The filters, with the names of kube-scheduler's plugins. FilterPodFeatures has the reason with
+// which a node rejects the pod.
 const (
 	FilterNodeUnschedulable Filter = "NodeUnschedulable"
 	FilterNodeName          Filter = "NodeName"
 	FilterTaintToleration   Filter = "TaintToleration"
 	FilterNodeAffinity      Filter = "NodeAffinity"
+	FilterPodFeatures       Filter = admission.ReasonUnsupportedPodFeature
 	FilterVolumeBinding     Filter = "VolumeBinding"
 	FilterNodePorts         Filter = "NodePorts"
 	FilterNodeResourcesFit  Filter = "NodeResourcesFit"
@@ -110,6 +115,9 @@ func (a *attempt) filter(node *nodeInfo, used admission.Used) *Rejection {
 	if !admission.MatchesSelectors(node.Node, pod) {
 		return &Rejection{[]string{reasonAffinity}, FilterNodeAffinity, true}
 	}
+	if missing := missingFeatures(node, a.features); missing != "" {
+		return &Rejection{[]string{reasonPodFeatures + missing}, FilterPodFeatures, true}
+	}
 	for _, v := range a.volumes {
 		if !slices.ContainsFunc(v.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
 			return admission.MatchesTerm(node.Node, t)
@@ -127,6 +135,17 @@ func (a *attempt) filter(node *nodeInfo, used admission.Used) *Rejection {
 		return r
 	}
 	return a.filterInterPodAffinity(node)
+}
+
+// missingFeatures returns the features that the node does not support, joined.
+func missingFeatures(node *nodeInfo, features []podspec.Feature) string {
+	var out []string
+	for _, f := range features {
+		if slices.Contains(node.UnsupportedFeatures, f) {
+			out = append(out, string(f))
+		}
+	}
+	return strings.Join(out, " ")
 }
 
 // filterResources returns all insufficient resources.

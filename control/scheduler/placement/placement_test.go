@@ -76,12 +76,16 @@ func newTestCluster(t testing.TB, nodes ...string) *Cluster {
 }
 
 const (
-	nodeAny  = "{}"
+	nodeAny = "{}"
+	// withoutFeatures is a node with the label of a feature that a later version supports.
+	withoutFeatures = "metadata: {labels: {unsupported.berth.dev/resource-claims: 'true', " +
+		"unsupported.berth.dev/csi-volumes: 'true', unsupported.berth.dev/in-tree-volumes: 'false'}}"
 	cordoned = "spec: {unschedulable: true}"
 	tainted  = "spec: {taints: [{key: gpu, value: 'yes', effect: NoSchedule}]}"
 	cpu1     = "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"
 	cpu2     = "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 2}}}]}"
 	cpu9     = "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 9}}}]}"
+	claims   = "spec: {resourceClaims: [{name: a, resourceClaimName: b}], volumes: [{name: v, csi: {driver: d}}]}"
 	port80   = "spec: {containers: [{name: a, image: x, ports: [{containerPort: 80, hostPort: 80}]}]}"
 )
 
@@ -126,6 +130,11 @@ func TestSchedule(t *testing.T) {
 			want: "n3"},
 		{name: "a node selector without match", nodes: []string{nodeAny}, pod: "spec: {nodeSelector: {zone: z}}",
 			want: "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
+		{name: "a node that supports all pod features", nodes: []string{withoutFeatures, nodeAny}, pod: claims,
+			want: "n2"},
+		{name: "a pod without special features", nodes: []string{withoutFeatures}, pod: nodeAny, want: "n1"},
+		{name: "an unsupported pod feature", nodes: []string{withoutFeatures, withoutFeatures}, pod: claims,
+			want: "0/2 nodes are available: 2 node(s) didn't support pod features csi-volumes resource-claims."},
 		{name: "a free host port", nodes: []string{nodeAny, nodeAny}, existing: map[string]string{"a@n1": port80},
 			pod: port80, want: "n2"},
 		{name: "a host port in use on all nodes", nodes: []string{nodeAny}, existing: map[string]string{"a@n1": port80},

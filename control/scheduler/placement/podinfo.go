@@ -17,11 +17,21 @@ type podInfo struct {
 	priority        int32
 	nonZeroRequests cpuAndMemory
 	terms           affinityTerms
+	features        []podspec.Feature // that not every node supports, sorted
 }
 
 func newPodInfo(pod *corev1.Pod) *podInfo {
 	return &podInfo{pod: pod, priority: podspec.Priority(pod), nonZeroRequests: nonZeroRequestsOf(pod),
-		terms: newAffinityTerms(pod)}
+		terms: newAffinityTerms(pod), features: featuresOf(pod)}
+}
+
+// featuresOf returns the features of a pod that not every node supports, sorted.
+func featuresOf(pod *corev1.Pod) (out []podspec.Feature) {
+	for _, u := range podspec.FeatureUses(pod) {
+		out = append(out, u.Feature)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // affinityTerms are the compiled inter-pod affinity terms of a pod.
