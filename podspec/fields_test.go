@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -117,28 +118,88 @@ func podLeaves(t *testing.T) []leaf {
 
 // fieldClasses reads testdata/fields.txt, which has the class of each field:
 //
-//	supported  works as documented by Kubernetes
+//	supported  works as documented by Kubernetes; the test that proves it follows: folder.TestName
 //	inert      has no meaning for a node, as in Kubernetes; the reason follows after #
 //	warned     a warning reports that it has no effect
 //	rejected   the pod is rejected
 //
-// A path that ends in .* stands for all fields below it.
-func fieldClasses(t *testing.T) map[string]string {
+// A path that ends in .* stands for all fields below it. proofs are the tests by path.
+func fieldClasses(t *testing.T) (classes, proofs map[string]string) {
 	raw, err := os.ReadFile("testdata/fields.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]string{}
+	classes, proofs = map[string]string{}, map[string]string{}
 	for line := range strings.Lines(string(raw)) {
 		line, why, _ := strings.Cut(line, "#")
 		words := strings.Fields(line)
+		supported := len(words) == 3 && words[0] == "supported"
 		switch {
 		case len(words) == 0:
 			continue
-		case len(words) != 2 || out[words[1]] != "" || words[0] == "inert" && strings.TrimSpace(why) == "":
+		case len(words) != 2 && !supported || classes[words[1]] != "",
+			words[0] == "inert" && strings.TrimSpace(why) == "":
 			t.Fatalf("testdata/fields.txt: %q", line)
 		}
-		out[words[1]] = words[0]
+		classes[words[1]] = words[0]
+		if supported {
+			proofs[words[1]] = words[2]
+		}
+	}
+	return classes, proofs
+}
+
+// TestEverySupportedFieldHasTest fails when a supported field has no test, the test does not exist, or its
+// file does not mention the field.
+func TestEverySupportedFieldHasTest(t *testing.T) {
+	t.Parallel()
+	classes, proofs := fieldClasses(t)
+	fields := map[string]string{} // Go name by path
+	for _, l := range podLeaves(t) {
+		fields[l.path] = l.field
+	}
+	files := map[string]map[string]string{} // content of the file of a test, by folder and test
+	for path, class := range classes {
+		if class != "supported" {
+			continue
+		}
+		folder, name, ok := strings.Cut(proofs[path], ".")
+		if !ok {
+			t.Errorf("%s: no test in testdata/fields.txt", path)
+			continue
+		}
+		if files[folder] == nil {
+			files[folder] = testFiles(t, folder)
+		}
+		text, exists := files[folder][name]
+		if !exists {
+			t.Errorf("%s: there is no test %s in %s", path, name, folder)
+			continue
+		}
+		leaf := strings.TrimSuffix(path[strings.LastIndexByte(path, '.')+1:], "[]")
+		mentions := regexp.MustCompile(`\b(` + leaf + "|" + fields[path] + `)\b`)
+		if !mentions.MatchString(text) {
+			t.Errorf("%s: the file of %s in %s does not mention the field", path, name, folder)
+		}
+	}
+}
+
+// testFiles returns the content of the file of each test in a folder of the repository.
+func testFiles(t *testing.T, folder string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	names, err := filepath.Glob(filepath.Join("..", folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(text, -1) {
+			out[string(m[1])] = string(text)
+		}
 	}
 	return out
 }
@@ -147,7 +208,8 @@ func fieldClasses(t *testing.T) map[string]string {
 // differs from UnsupportedFields.
 func TestEveryFieldIsClassified(t *testing.T) {
 	t.Parallel()
-	table, used, read := fieldClasses(t), map[string]bool{}, selectors(t)
+	table, _ := fieldClasses(t)
+	used, read := map[string]bool{}, selectors(t)
 	for _, l := range podLeaves(t) {
 		pod := &corev1.Pod{}
 		l.set(&pod.Spec)

@@ -236,7 +236,7 @@ func TestApplyFSGroup(t *testing.T) {
 	must(t, os.Chown(dir+"/d", -1, 0))
 	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeOnRootMismatch)))
 	if gid(t, dir+"/d") != 0 {
-		t.Error("OnRootMismatch walked a volume with a correct root")
+		t.Error("fsGroupChangePolicy OnRootMismatch walked a volume with a correct root")
 	}
 	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeAlways)))
 	if gid(t, dir+"/d") != 4321 {

@@ -449,6 +449,47 @@ func TestOOMScoreAdjust(t *testing.T) {
 	}
 }
 
+// TestSELinuxOptions checks that the options of a container replace those of the pod as a whole, and that
+// the sandbox has those of the pod.
+func TestSELinuxOptions(t *testing.T) {
+	ofPod := &corev1.SELinuxOptions{User: "system_u", Role: "system_r", Type: "container_t", Level: "s0:c1,c2"}
+	own := &corev1.SELinuxOptions{Type: "spc_t"}
+	for name, row := range map[string]struct{ pod, container, want *corev1.SELinuxOptions }{
+		"no options":       {},
+		"of the pod":       {pod: ofPod, want: ofPod},
+		"of the container": {container: own, want: own},
+		"of both":          {pod: ofPod, container: own, want: own},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
+				p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: row.pod}
+				c.SecurityContext = &corev1.SecurityContext{SELinuxOptions: row.container}
+			})
+			config, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())
+			if err != nil {
+				t.Fatal(err)
+			}
+			expectSELinux(t, config.Linux.SecurityContext.SelinuxOptions, row.want)
+			sandbox, err := Sandbox(testNode(), pod, testSandboxSetup())
+			if err != nil {
+				t.Fatal(err)
+			}
+			expectSELinux(t, sandbox.Linux.SecurityContext.SelinuxOptions, row.pod)
+		})
+	}
+}
+
+func expectSELinux(t *testing.T, got *runtimeapi.SELinuxOption, want *corev1.SELinuxOptions) {
+	t.Helper()
+	if want == nil {
+		want = &corev1.SELinuxOptions{}
+	}
+	if got.GetUser() != want.User || got.GetRole() != want.Role || got.GetType() != want.Type ||
+		got.GetLevel() != want.Level {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // TestContainerWithUnsupportedFeature checks that no container starts without what it requests.
 func TestContainerWithUnsupportedFeature(t *testing.T) {
 	for want, change := range map[string]func(*corev1.Container){

@@ -285,8 +285,8 @@ func TestSandboxAndContainerAgreeOnNamespaces(t *testing.T) { // C6
 
 func TestPortMappings(t *testing.T) {
 	pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
-		c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080},
-			{ContainerPort: 80, HostPort: 8080, Protocol: "TCP"}}
+		c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080, HostIP: "127.0.0.1"},
+			{ContainerPort: 80, HostPort: 8080, HostIP: "127.0.0.1", Protocol: "TCP"}}
 		p.Spec.InitContainers = []corev1.Container{
 			{Name: "init", Ports: []corev1.ContainerPort{{ContainerPort: 1, HostPort: 1}}},
 			{Name: "side", RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
@@ -303,6 +303,9 @@ func TestPortMappings(t *testing.T) {
 	}
 	if !slices.Equal(got, []int32{53, 8080}) {
 		t.Errorf("host ports %v", got)
+	}
+	if ip := config.PortMappings[len(config.PortMappings)-1].HostIp; ip != "127.0.0.1" {
+		t.Errorf("hostIP of port 8080: got %q", ip)
 	}
 }
 
