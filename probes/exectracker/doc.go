@@ -11,9 +11,13 @@
 // It makes no decisions about when a command runs or what its result means. It kills only processes
 // that it can attribute to a command: processes in the same container that started after the
 // command was requested and that are in the command's session, were observed as its descendants, or
-// hold one of its output pipes. A command that ends by itself may leave processes. So may a
-// timed-out command whose daemon lost its parent before it was observed and holds none of the
-// pipes: it cannot be distinguished from the container's own processes.
+// hold one of its output pipes. An output pipe of a command is one that the container's shim reads
+// and that no older process of the container has. A pipe between processes of the container is not.
+//
+// A process that cannot be attributed keeps running, because it may be one of the container's own:
+// a process that a command leaves when it ends by itself; a process that lost its parent before it
+// was observed and holds none of the pipes, or beside another command in the same container; and one
+// that may be a user exec, within a minute of the user's request.
 //
 //	tracker.go      ExecSync: one command
 //	timeout.go      processes of a command that timed out
@@ -35,5 +39,6 @@
 //	M2 Neither does an interrupted command: canceled, or by the death of the agent
 //	   or the runtime.
 //	M3 A current command is never mistaken for one of an earlier run of the agent,
-//	   nor for a user exec.
+//	   nor is a user exec or a process of the container's own program for one
+//	   that a command has left.
 package exectracker

@@ -80,6 +80,18 @@ func (r *Tracker) startBounds(c *interruptedExec) (until time.Duration, crowded 
 	return c.startedBefore, crowded
 }
 
+// runsBeside reports whether another command runs in the container of n.
+func (r *Tracker) runsBeside(n *record) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for other := range r.running {
+		if other != n && other.Container == n.Container {
+			return true
+		}
+	}
+	return false
+}
+
 // Run cleans up after interrupted commands until ctx ends, and returns nil.
 func (r *Tracker) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)

@@ -101,20 +101,51 @@ func hasCommandLine(pid int, command []string) bool {
 }
 
 // orphanedSessions returns the sessions left by a command that ended before it was observed: their
-// processes started after the request, their leader is gone, and they hold output pipes that are
-// not the container's. The runtime waits for these pipes.
-func orphanedSessions(init int, from time.Duration) (sessions []int) {
-	group := cgroupOf(init)
+// processes started after the request, their leader is gone, and they hold output pipes that were
+// created for the command. The runtime waits for these pipes. Processes of possible user execs are
+// excluded.
+func orphanedSessions(init int, n record, users userExecs) (sessions []int) {
+	from, group := n.RequestedAt-2*tick, cgroupOf(init)
+	first, _ := readProcess(init)
+	var members, orphans []process
 	for _, p := range processes() {
-		if p.started < from-2*tick || p.pid == init || cgroupOf(p.pid) != group ||
-			slices.Contains(sessions, p.session) {
+		if cgroupOf(p.pid) != group || p.pid == first.parent {
 			continue
 		}
-		if _, lives := readProcess(p.session); !lives && holdsForeignPipe(init, p.pid) {
+		members = append(members, p)
+		if p.started < from || p.pid == init || users.mayMatch(p, n.Command) {
+			continue
+		}
+		if _, lives := readProcess(p.session); !lives && len(outputsOf(init, p.pid)) > 0 {
+			orphans = append(orphans, p)
+		}
+	}
+	if len(orphans) == 0 {
+		return nil
+	}
+	others := otherPipes(init, members, from)
+	for _, p := range orphans {
+		isOther := func(pipe string) bool { return slices.Contains(others, pipe) }
+		if own := slices.DeleteFunc(outputsOf(init, p.pid), isOther); len(own) > 0 &&
+			!slices.Contains(sessions, p.session) {
 			sessions = append(sessions, p.session)
 		}
 	}
 	return sessions
+}
+
+// otherPipes returns the pipes of the container that were not created for a command requested at the
+// given time: a process that is older holds them, or the command of a running session.
+func otherPipes(init int, members []process, from time.Duration) (pipes []string) {
+	for _, p := range members {
+		if p.pid == init || p.started < from {
+			pipes = append(pipes, openPipes(p.pid)...)
+		}
+	}
+	for _, p := range leadersOf(init) {
+		pipes = append(pipes, outputsOf(init, p.pid)...)
+	}
+	return pipes
 }
 
 // startWindow is how soon after its request a command usually starts.
@@ -127,17 +158,25 @@ type interruptedSession struct {
 }
 
 // interruptedSessions finds the sessions that an interrupted command may have left in a container:
-// the command itself, even if it has executed another program, and orphaned sessions. Possible user
-// execs are excluded.
+// the command itself, even if it has executed another program, and orphaned sessions. Of several
+// commands that have executed another program, none is returned, because only one can be it.
+// Possible user execs are excluded.
 func interruptedSessions(init int, n record, users userExecs) (all []interruptedSession) {
+	var changed []interruptedSession // with another command line
 	for _, p := range leadersOf(init) {
 		late := p.started > n.RequestedAt+startWindow
-		if p.started >= n.RequestedAt-2*tick && !users.mayMatch(p, n.Command) &&
-			(hasCommandLine(p.pid, n.Command) || !late && holdsForeignPipe(init, p.pid)) {
+		switch {
+		case p.started < n.RequestedAt-2*tick || users.mayMatch(p, n.Command):
+		case hasCommandLine(p.pid, n.Command):
 			all = append(all, interruptedSession{p.pid, p.started})
+		case !late && len(outputsOf(init, p.pid)) > 0:
+			changed = append(changed, interruptedSession{p.pid, p.started})
 		}
 	}
-	for _, s := range orphanedSessions(init, n.RequestedAt) {
+	if len(all) == 0 && len(changed) == 1 {
+		all = changed
+	}
+	for _, s := range orphanedSessions(init, n, users) {
 		for _, p := range processes() {
 			if p.session == s {
 				all = append(all, interruptedSession{s, p.started})
@@ -147,10 +186,6 @@ func interruptedSessions(init int, n record, users userExecs) (all []interrupted
 	}
 	return all
 }
-
-// holdsForeignPipe reports whether an output of a process is a pipe that the container's init
-// process does not have.
-func holdsForeignPipe(init, pid int) bool { return len(outputsOf(init, pid)) > 0 }
 
 // killSessions kills the remaining processes of sessions in the container with the given init
 // process, and returns their number. A session whose leader is alive is killed only if the leader

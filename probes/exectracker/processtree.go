@@ -126,9 +126,11 @@ func (f *processTree) aliveMembers(all []process, may func(process) bool) (found
 	return found
 }
 
-// outputsOf returns the output pipes of a process that the container's init process does not have.
+// outputsOf returns the output pipes of a process that the runtime has created for a command: the
+// container's shim reads them, and the container's init process does not have them. The shim does not
+// read a pipe between processes of the container.
 func outputsOf(init, pid int) (pipes []string) {
-	var own []string
+	var own, read []string
 	for _, fd := range []string{"fd/0", "fd/1", "fd/2"} {
 		if link, err := os.Readlink(procPath(init, fd)); err == nil {
 			own = append(own, link)
@@ -136,8 +138,33 @@ func outputsOf(init, pid int) (pipes []string) {
 	}
 	for _, fd := range []string{"fd/1", "fd/2"} {
 		link, err := os.Readlink(procPath(pid, fd))
-		if err == nil && strings.HasPrefix(link, "pipe:") && !slices.Contains(own, link) &&
-			!slices.Contains(pipes, link) {
+		if err != nil || !strings.HasPrefix(link, pipePrefix) || slices.Contains(own, link) ||
+			slices.Contains(pipes, link) {
+			continue
+		}
+		if read == nil {
+			first, _ := readProcess(init)
+			read = openPipes(first.parent)
+		}
+		if slices.Contains(read, link) {
+			pipes = append(pipes, link)
+		}
+	}
+	return pipes
+}
+
+// pipePrefix begins the name of a pipe in /proc.
+const pipePrefix = "pipe:"
+
+// openPipes returns the pipes that a process has open. None: the process has ended.
+func openPipes(pid int) (pipes []string) {
+	open, err := os.ReadDir(procPath(pid, "fd"))
+	if err != nil {
+		return nil
+	}
+	for _, e := range open {
+		link, err := os.Readlink(filepath.Join(procPath(pid, "fd"), e.Name()))
+		if err == nil && strings.HasPrefix(link, pipePrefix) {
 			pipes = append(pipes, link)
 		}
 	}
@@ -146,15 +173,5 @@ func outputsOf(init, pid int) (pipes []string) {
 
 // holdsPipe reports whether a process has one of the pipes open.
 func holdsPipe(pid int, pipes []string) bool {
-	if len(pipes) == 0 {
-		return false
-	}
-	open, err := os.ReadDir(procPath(pid, "fd"))
-	if err != nil {
-		return false // the process has just ended
-	}
-	return slices.ContainsFunc(open, func(e os.DirEntry) bool {
-		link, err := os.Readlink(filepath.Join(procPath(pid, "fd"), e.Name()))
-		return err == nil && slices.Contains(pipes, link)
-	})
+	return len(pipes) > 0 && slices.ContainsFunc(openPipes(pid), func(p string) bool { return slices.Contains(pipes, p) })
 }

@@ -38,6 +38,7 @@ func TestDaemonBelongsToCommand(t *testing.T) {
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
+	init := startInit(t)
 	n := &record{RequestedAt: sinceBoot(time.Now())}
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func TestDaemonBelongsToCommand(t *testing.T) {
 		pid, _ := strconv.Atoi(strings.TrimSpace(line))
 		pids = append(pids, pid)
 	}
-	init, leader := os.Getpid(), cmd.Process.Pid
+	leader := cmd.Process.Pid
 	if !n.observeTrees(init, []int{leader}) || n.observeTrees(init, []int{leader}) {
 		t.Error("a change is not reported once")
 	}

@@ -49,7 +49,7 @@ func (w *execWatcher) watch(ctx context.Context) {
 			return
 		case now >= w.timeout:
 			if len(w.record.Sessions) == 0 && now > w.timeout+timeoutMargin { // it was killed right after its start
-				w.record.Sessions = orphanedSessions(w.pid, w.record.RequestedAt)
+				w.observeOrphans()
 			}
 			w.killRemaining()
 			next = now + killInterval
@@ -82,12 +82,26 @@ func (w *execWatcher) observe(ctx context.Context) bool {
 			changed = true
 		}
 	}
+	if len(w.record.Sessions) == 0 {
+		w.observeOrphans()
+	}
 	if w.record.observeTrees(w.pid, w.record.Sessions) || changed {
 		if err := w.tracker.records.write(w.record); err != nil {
 			w.tracker.opt.Log.Debug("exec record write failed", "err", err)
 		}
 	}
 	return true
+}
+
+// observeOrphans records the sessions of a command whose first process ended before it was observed.
+// Beside another command in the same container, they cannot be distinguished from those of that
+// command.
+func (w *execWatcher) observeOrphans() {
+	users := w.tracker.userExecsIn(w.record.Container)
+	found := orphanedSessions(w.pid, *w.record, users)
+	if !w.tracker.runsBeside(w.record) { // after the observation
+		w.record.Sessions = found
+	}
 }
 
 // killRemaining kills the remaining processes of a killed command, and the processes that those
