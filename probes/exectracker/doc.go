@@ -24,6 +24,7 @@
 //	interrupted.go  processes of an interrupted command
 //	userexec.go     user execs in the same containers
 //	records.go      the records of running commands
+//	orphans.go      what a command has left that ended before it was observed (pure)
 //	processes.go    the host's processes
 //	processtree.go  processes that have left a command's session
 //

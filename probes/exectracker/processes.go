@@ -100,54 +100,6 @@ func hasCommandLine(pid int, command []string) bool {
 	return err == nil && bytes.Equal(line, words)
 }
 
-// orphanedSessions returns the sessions left by a command that ended before it was observed: their
-// processes started after the request, their leader is gone, and they hold output pipes that were
-// created for the command. The runtime waits for these pipes. Processes of possible user execs are
-// excluded.
-func orphanedSessions(init int, n record, users userExecs) (sessions []int) {
-	from, group := n.RequestedAt-2*tick, cgroupOf(init)
-	first, _ := readProcess(init)
-	var members, orphans []process
-	for _, p := range processes() {
-		if cgroupOf(p.pid) != group || p.pid == first.parent {
-			continue
-		}
-		members = append(members, p)
-		if p.started < from || p.pid == init || users.mayMatch(p, n.Command) {
-			continue
-		}
-		if _, lives := readProcess(p.session); !lives && len(outputsOf(init, p.pid)) > 0 {
-			orphans = append(orphans, p)
-		}
-	}
-	if len(orphans) == 0 {
-		return nil
-	}
-	others := otherPipes(init, members, from)
-	for _, p := range orphans {
-		isOther := func(pipe string) bool { return slices.Contains(others, pipe) }
-		if own := slices.DeleteFunc(outputsOf(init, p.pid), isOther); len(own) > 0 &&
-			!slices.Contains(sessions, p.session) {
-			sessions = append(sessions, p.session)
-		}
-	}
-	return sessions
-}
-
-// otherPipes returns the pipes of the container that were not created for a command requested at the
-// given time: a process that is older holds them, or the command of a running session.
-func otherPipes(init int, members []process, from time.Duration) (pipes []string) {
-	for _, p := range members {
-		if p.pid == init || p.started < from {
-			pipes = append(pipes, openPipes(p.pid)...)
-		}
-	}
-	for _, p := range leadersOf(init) {
-		pipes = append(pipes, outputsOf(init, p.pid)...)
-	}
-	return pipes
-}
-
 // startWindow is how soon after its request a command usually starts.
 const startWindow = 2 * time.Second
 

@@ -80,8 +80,14 @@ func (r *Tracker) userExecsIn(container string) (all userExecs) {
 // mayMatch reports whether a process may be a user exec. A process with the command line of the
 // agent's command is one only if the user has requested the same command.
 func (all userExecs) mayMatch(p process, command []string) bool {
+	return all.match(p.started, command, func() bool { return hasCommandLine(p.pid, command) })
+}
+
+// match is mayMatch for a process that started at the given time. same reports whether it has the
+// command line of the command.
+func (all userExecs) match(started time.Duration, command []string, same func() bool) bool {
 	return slices.ContainsFunc(all, func(g record) bool {
-		in := p.started >= g.RequestedAt-2*tick && p.started <= g.RequestedAt+userExecWindow
-		return in && (slices.Equal(g.Command, command) || !hasCommandLine(p.pid, command))
+		in := started >= g.RequestedAt-2*tick && started <= g.RequestedAt+userExecWindow
+		return in && (slices.Equal(g.Command, command) || !same())
 	})
 }
