@@ -91,8 +91,11 @@ type PodOwner interface {
 
 // Metrics receives measurements, from many goroutines. A nil field is not called.
 type Metrics struct {
-	Pods            pod.Metrics
-	AuditFinished   func()            // a comparison with the complete runtime state
+	Pods          pod.Metrics
+	AuditFinished func() // a comparison with the complete runtime state
+	// Relisted is called for each successful list of the runtime. interval is the time since the
+	// previous one started; 0: none.
+	Relisted        func(started time.Time, interval, took time.Duration)
 	EventStreamLost func()            // the event stream of the runtime was interrupted
 	LeakRemoved     func(kind string) // a leaked object was removed
 }

@@ -12,6 +12,7 @@ import (
 type audits struct {
 	running bool
 	again   bool                    // requested while one was running
+	last    time.Time               // when the last list started; zero: never
 	deleted map[types.UID]time.Time // recently deleted pods, which a list may still contain
 }
 
@@ -26,11 +27,13 @@ func (a *Agent) audit(ctx context.Context) {
 	started := time.Now()
 	a.wg.Go(func() {
 		listed, err := a.Runtime.List(ctx)
+		took := time.Since(started)
 		a.call(ctx, func() {
 			a.audits.running = false
 			if err != nil {
 				a.Log.Debug("audit failed", "err", err)
 			} else {
+				a.relisted(started, took)
 				a.applyAudit(ctx, started, listed)
 			}
 			if a.audits.again {
@@ -39,6 +42,18 @@ func (a *Agent) audit(ctx context.Context) {
 			}
 		})
 	})
+}
+
+// relisted records that the runtime was listed.
+func (a *Agent) relisted(started time.Time, took time.Duration) {
+	var interval time.Duration
+	if !a.audits.last.IsZero() {
+		interval = started.Sub(a.audits.last)
+	}
+	a.audits.last = started
+	if a.Metrics.Relisted != nil {
+		a.Metrics.Relisted(started, interval, took)
+	}
 }
 
 func (a *Agent) applyAudit(ctx context.Context, started time.Time, listed map[types.UID]RuntimePod) {

@@ -28,6 +28,7 @@ func TestAgentMetrics(t *testing.T) {
 		l := startAgent(t, h, hostfake.LargeNode(), nil, "file")
 		l.agent.Metrics = Metrics{ // before any worker exists
 			AuditFinished: func() { count("audit") }, EventStreamLost: func() { count("streamLost") },
+			Relisted: func(_ time.Time, interval, _ time.Duration) { count("interval " + interval.String()) },
 			Pods: podMetrics{
 				PodRejected:    func(r string) { count(r) },
 				ActionFinished: func(_ *corev1.Pod, r plan.Outcome) { count(r.Action.Key().Verb) },
@@ -40,6 +41,9 @@ func TestAgentMetrics(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if got := counted("audit"); got != 13 {
 			t.Errorf("got %d audits in 10 minutes, want 13", got)
+		}
+		if first, more := counted("interval 0s"), counted("interval 45s"); first+more != 13 || first > 1 {
+			t.Errorf("got %d lists without and %d with the interval of 45 s, want 13", first, more)
 		}
 		if n := counted("NodeAffinity"); n != 1 {
 			t.Errorf("got %d rejections, want 1", n)

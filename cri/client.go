@@ -64,6 +64,11 @@ type Options struct {
 	// OwnsUnlabeled reports whether objects of the pod that have berth's owner label but no instance,
 	// because an older release created them, are berth's own. Nil: they are.
 	OwnsUnlabeled func(uid types.UID) bool
+	// OnEventStream is called when an event stream was obtained, and with the error when one could not
+	// be established or failed. May be nil.
+	OnEventStream func(error)
+	// OnEventDelay receives the time from each event in the runtime to its receipt. May be nil.
+	OnEventDelay func(time.Duration)
 	// Conn replaces dialing for both services: an in-process runtime.
 	Conn grpc.ClientConnInterface
 }
@@ -78,6 +83,8 @@ type Client struct {
 	links            logLinks
 	warn             func(error)
 	warnPod          func(pod *corev1.Pod, reason, message string)
+	onEventStream    func(error)
+	onEventDelay     func(time.Duration)
 	netnsCache       netnsCache
 	cache            runtimeCache
 	exits            ExitRecorder
@@ -106,6 +113,8 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 		links:            logLinks{dir: o.LogLinkDir},
 		warn:             o.Warn,
 		warnPod:          o.WarnPod,
+		onEventStream:    o.OnEventStream,
+		onEventDelay:     o.OnEventDelay,
 		exits:            o.ExitRecorder,
 		networksAttached: o.NetworksAttached,
 		instance:         o.Instance,
@@ -113,6 +122,12 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 	}
 	if c.exits == nil {
 		c.exits = noExitRecorder{}
+	}
+	if c.onEventStream == nil {
+		c.onEventStream = func(error) {}
+	}
+	if c.onEventDelay == nil {
+		c.onEventDelay = func(time.Duration) {}
 	}
 	if c.node == nil {
 		c.node = func() criconfig.Node { return criconfig.Node{} }

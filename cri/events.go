@@ -67,6 +67,7 @@ func (c *Client) Events(ctx context.Context, handle func(Event)) error {
 		case time.Since(startedAt) > maxEventPause:
 			wait = minEventPause
 		}
+		c.onEventStream(err)
 		if !sleep(ctx, wait) {
 			return nil
 		}
@@ -93,12 +94,14 @@ func (c *Client) streamEvents(ctx context.Context, handle func(Event)) error {
 		return err
 	}
 	waitStreamStarted(ctx, started)
+	c.onEventStream(nil)
 	handle(Event{Kind: Resync, At: time.Now(), Hint: true})
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
 			return err
 		}
+		c.onEventDelay(time.Since(timeFromNanos(resp.GetCreatedAt())))
 		if e, ok := c.parseEvent(ctx, resp); ok {
 			handle(e)
 		}

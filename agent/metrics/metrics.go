@@ -22,13 +22,14 @@ func New(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
 				if _, is := r.Action.(plan.RunSandbox); is && plan.KindOf(r.Err) != plan.Canceled {
 					m.ObserveRunPodSandbox(handler(p), r.FinishedAt.Sub(r.StartedAt), r.Err)
 				}
-				countOutcome(m, r)
+				countOutcome(m, p, r)
 			},
 			PodStarted:  func(s pod.Start) { countStart(m, s) },
 			PodRejected: m.CountAdmissionRejection,
 			Divergence:  m.CountDivergence,
 		},
 		AuditFinished:   m.CountAudit,
+		Relisted:        m.ObserveRelist,
 		EventStreamLost: m.CountRuntimeEventGap,
 		LeakRemoved:     m.CountLeakCleanup,
 	}
@@ -52,7 +53,7 @@ func countStart(m *telemetry.Metrics, s pod.Start) {
 }
 
 // countOutcome records the result of an action. A canceled action does not count as an attempt.
-func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
+func countOutcome(m *telemetry.Metrics, p *corev1.Pod, r plan.Outcome) {
 	result := "ok"
 	switch {
 	case r.Err == nil:
@@ -72,6 +73,10 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 		m.ObserveCgroupOperation("update", r.FinishedAt.Sub(r.StartedAt))
 	case plan.RemoveCgroup:
 		m.ObserveCgroupOperation("destroy", r.FinishedAt.Sub(r.StartedAt))
+	case plan.MountVolume:
+		observeVolume(m, p, a.Volume, "volume_mount", r)
+	case plan.UnmountVolume:
+		observeVolume(m, p, a.Volume, "volume_unmount", r)
 	case plan.StartContainer:
 		code := ""
 		if r.Err != nil {
@@ -91,6 +96,17 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 			m.ObserveImagePull(r.Image.Size, r.FinishedAt.Sub(r.StartedAt))
 		}
 	}
+}
+
+// observeVolume records the setup or teardown of a volume.
+func observeVolume(m *telemetry.Metrics, p *corev1.Pod, name, operation string, r plan.Outcome) {
+	plugin := ""
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.Name == name {
+			plugin = podspec.VolumePlugin(v)
+		}
+	}
+	m.ObserveStorageOperation(plugin, operation, r.FinishedAt.Sub(r.StartedAt), r.Err)
 }
 
 // containerType is upstream's label value for a kind of container.

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // Objects returns the objects of all pods, see Snapshot.Object, each changed by annotate.
@@ -58,19 +59,35 @@ func (c *Cache) ImagesInUse() map[string]bool {
 // Counts counts the pods of the node.
 type Counts struct {
 	Pods         int
+	Static       int                     // pods that do not come from an API server
 	SandboxReady int                     // pods with a running sandbox
 	Phases       map[corev1.PodPhase]int // pods by phase
 	Containers   map[string]int          // containers by state
+	Desired      map[string]int          // volumes of the pods by volume plugin
+	Mounted      map[string]int          // those of Desired that are set up on the host
 }
 
 // Count counts the pods.
 func (c *Cache) Count() Counts {
-	n := Counts{Phases: map[corev1.PodPhase]int{}, Containers: map[string]int{}}
+	n := Counts{
+		Phases: map[corev1.PodPhase]int{}, Containers: map[string]int{},
+		Desired: map[string]int{}, Mounted: map[string]int{},
+	}
 	for _, s := range c.List() {
 		n.Pods++
 		n.Phases[s.Status.Phase]++
+		if podspec.IsStatic(s.Pod) {
+			n.Static++
+		}
 		if s.sandboxReady() {
 			n.SandboxReady++
+		}
+		for i := range s.Pod.Spec.Volumes {
+			v := &s.Pod.Spec.Volumes[i]
+			n.Desired[podspec.VolumePlugin(v)]++
+			if _, is := s.Observed.Volumes[v.Name]; is {
+				n.Mounted[podspec.VolumePlugin(v)]++
+			}
 		}
 		for _, k := range s.Observed.Containers {
 			n.Containers[k.State.String()]++

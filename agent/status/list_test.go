@@ -17,7 +17,12 @@ import (
 func twoPods() *status.Cache {
 	c := status.New()
 	put := func(name string, phase corev1.PodPhase, o plan.Observed) {
-		pod := &corev1.Pod{}
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+			{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			{Name: "key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}},
+		}}}
+		pod.Annotations = map[string]string{"kubernetes.io/config.source": map[bool]string{
+			true: "file", false: "api"}[name == "done"]}
 		pod.Name, pod.UID = name, types.UID(name)
 		c.Put(&status.Snapshot{Pod: pod, Status: corev1.PodStatus{Phase: phase}, Observed: o})
 	}
@@ -26,6 +31,7 @@ func twoPods() *status.Cache {
 		Images:     map[string]plan.Image{"new": {ID: "sha256:2", Ref: "new@sha256:3"}},
 	})
 	put("web", corev1.PodRunning, plan.Observed{
+		Volumes:   map[string]plan.VolumeStatus{"data": {}, "unwanted": {}},
 		Sandboxes: []plan.Sandbox{{ID: "s", Ready: true}},
 		Containers: []plan.Container{
 			{ID: "2", Name: "a", Image: "img", ImageID: "sha256:1", State: plan.Running},
@@ -73,6 +79,21 @@ func TestCountsAsOneLine(t *testing.T) {
 	}
 	if n.SandboxReady != 1 || n.Containers["exited"] != 2 || n.Containers["running"] != 1 {
 		t.Errorf("got %+v", n)
+	}
+}
+
+func TestCountsVolumesByPlugin(t *testing.T) {
+	t.Parallel()
+	n := twoPods().Count()
+	const emptyDir, secret = "kubernetes.io/empty-dir", "kubernetes.io/secret"
+	if want := map[string]int{emptyDir: 2, secret: 2}; !maps.Equal(n.Desired, want) {
+		t.Errorf("desired: got %v, want %v", n.Desired, want)
+	}
+	if want := map[string]int{emptyDir: 1}; !maps.Equal(n.Mounted, want) {
+		t.Errorf("mounted: got %v, want %v", n.Mounted, want)
+	}
+	if n.Static != 1 {
+		t.Errorf("got %d static pods, want 1", n.Static)
 	}
 }
 

@@ -200,7 +200,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if b.cluster != nil {
 		b.agent.StatusCache.OnChange = b.cluster.statusManager.SetPodStatus
 	}
-	b.metrics.RegisterStateGauges(b.invalidManifests, func() bool { bad, _ := b.store.Degraded(); return bad })
+	b.metrics.RegisterState(b.metricsState)
 	return nil
 }
 

@@ -63,6 +63,8 @@ func (r *runtime) dial(ctx context.Context) (*cri.Client, error) {
 		ExitRecorder:      r.exits,
 		Instance:          ownership.Instance(b.config.RootDir),
 		OwnsUnlabeled:     func(uid types.UID) bool { return b.host.ownsUnlabeled(uid) },
+		OnEventStream:     b.metrics.CountEventStream,
+		OnEventDelay:      b.metrics.ObserveEventDelay,
 		NetworksAttached: func(uid, sandbox string) (attached, attaching bool) {
 			return b.host.networks.Attached(uid, sandbox)
 		},

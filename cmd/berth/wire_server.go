@@ -13,6 +13,7 @@ import (
 	statusapi "berth/agent/status/apiserver"
 	"berth/cni/gateway"
 	"berth/internal/apiclient"
+	"berth/internal/telemetry"
 	"berth/node"
 	"berth/node/registration"
 )
@@ -71,6 +72,10 @@ func (j *cluster) identify() (err error) {
 		NodeName: b.config.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: b.config.Kubeconfig,
 		Bootstrap: b.config.BootstrapKubeconfig, CertDir: b.config.CertDir,
 		Rotate: c.RotateCertificates, UserAgent: "berth/" + version, QPS: c.APIQPS, Burst: c.APIBurst, Log: b.log,
+		OnRequest:                   func(r apiclient.Request) { b.metrics.ObserveRequest(telemetry.Request(r)) },
+		OnClientCertificateError:    b.metrics.CountClientCertificateError,
+		OnServingCertificateError:   b.metrics.CountServingCertificateError,
+		OnServingCertificateRotated: b.metrics.ObserveServingCertificateRotation,
 	})
 	if err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"berth/agent/allocator"
+	"berth/agent/metrics"
+	"berth/internal/telemetry"
 	"berth/systemd"
 )
 
@@ -63,14 +65,22 @@ func (b *berth) notifySystemd(states ...systemd.State) {
 }
 
 func (b *berth) statusLine() string {
-	n := b.agent.StatusCache.Count()
-	b.metrics.SetPods(n.Pods, n.SandboxReady)
-	b.metrics.SetContainers(n.Containers)
-	line := n.String()
+	line := b.agent.StatusCache.Count().String()
 	if bad, _ := b.store.Degraded(); bad {
 		line += ", local store is in memory only"
 	}
 	return line
+}
+
+// metricsState returns what is measured at every scrape.
+func (b *berth) metricsState() telemetry.State {
+	s := metrics.State(b.agent.StatusCache.Count())
+	s.InvalidManifests = b.invalidManifests()
+	s.StoreDegraded, _ = b.store.Degraded()
+	if j := b.cluster; j != nil {
+		s.ClientCertificate, s.ServingCertificate = j.identity.Certificate.Expires(), j.serving.Expires()
+	}
+	return s
 }
 
 func badRequest(format string, args ...any) error {

@@ -31,8 +31,10 @@ type CertificateOptions struct {
 	BootstrapClient func() (*Client, error) // client for requests without a valid certificate; nil: none
 	Hint            string                  // what the user can do if no request is possible, for errors
 	Log             *slog.Logger
-	Now             func() time.Time // default time.Now
-	OnIssued        func()           // called for every issued certificate; may be nil
+	Now             func() time.Time    // default time.Now
+	OnIssued        func()              // called for every issued certificate; may be nil
+	OnError         func()              // called for every failed request; may be nil
+	OnRotated       func(time.Duration) // receives the age of a certificate that was replaced; may be nil
 }
 
 // Certificate is a certificate that the agent requests and renews. It is safe for concurrent use.
@@ -83,8 +85,11 @@ func (c *Certificate) Valid() bool {
 	return c.current != nil && c.opt.Now().Before(c.current.Leaf.NotAfter)
 }
 
-// Expires is the expiration time of the certificate, or zero if there is none.
+// Expires is the expiration time of the certificate, or zero if there is none. c may be nil.
 func (c *Certificate) Expires() time.Time {
+	if c == nil {
+		return time.Time{}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current == nil {
@@ -149,6 +154,9 @@ func (c *Certificate) Run(ctx context.Context) error {
 		case errors.Is(err, errNoCertificate):
 			sleep(ctx, minRequestInterval)
 		case err != nil:
+			if c.opt.OnError != nil {
+				c.opt.OnError()
+			}
 			c.opt.Log.Warn("certificate request failed", "name", c.opt.Name, "err", err)
 			sleep(ctx, wait)
 			wait = min(2*wait, maxRequestInterval)
@@ -203,6 +211,9 @@ func (c *Certificate) obtain(ctx context.Context, who func() (*Client, error)) e
 	cert, err := c.store(key, chain)
 	if err != nil {
 		return err
+	}
+	if previous, err := c.Current(); err == nil && c.opt.OnRotated != nil {
+		c.opt.OnRotated(c.opt.Now().Sub(previous.Leaf.NotBefore))
 	}
 	c.set(cert)
 	_ = os.Remove(c.keyPath()) // now stored with the certificate

@@ -1,6 +1,7 @@
 package apiclient
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -177,6 +178,8 @@ func TestRenewedCertificateIsUsedWithoutRestart(t *testing.T) {
 		Request: NodeClientRequest("n", "m"),
 		Now:     func() time.Time { return now },
 	}
+	var ages []time.Duration
+	o.OnRotated = func(age time.Duration) { ages = append(ages, age) }
 	o.BootstrapClient = func() (*Client, error) { return c, nil }
 	o.RenewalClient = o.BootstrapClient
 	cert, _ := OpenCertificate(o)
@@ -199,6 +202,9 @@ func TestRenewedCertificateIsUsedWithoutRestart(t *testing.T) {
 	}
 	if second, err := cert.Current(); err != nil || second == first || changed != 2 || !cert.Valid() {
 		t.Errorf("got %v, %d changes", err, changed)
+	}
+	if len(ages) != 1 || ages[0] < 2*time.Hour-time.Minute || ages[0] > 2*time.Hour+time.Minute {
+		t.Errorf("ages of replaced certificates: %v, want one of two hours", ages)
 	}
 	if files, _ := filepath.Glob(filepath.Join(o.Dir, "kubelet-client-2*.pem")); len(files) != 1 {
 		t.Errorf("remaining files: %v", files)
@@ -229,6 +235,26 @@ func TestDeniedRequestIsRetriedWithNewKey(t *testing.T) {
 	}
 	if err := cert.obtain(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "join again") {
 		t.Errorf("no way out: %v", err)
+	}
+}
+
+func TestFailedCertificateRequestIsReported(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	a.deny = true
+	c := a.server(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	reported := make(chan struct{}, 1)
+	cert, _ := OpenCertificate(CertificateOptions{
+		Dir: t.TempDir(), Name: "kubelet-client", Request: NodeClientRequest("n", "m"),
+		BootstrapClient: func() (*Client, error) { return c, nil },
+		OnError:         func() { reported <- struct{}{}; cancel() },
+	})
+	if err := cert.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if len(reported) != 1 {
+		t.Error("the failed request was not reported")
 	}
 }
 

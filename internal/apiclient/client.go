@@ -25,6 +25,7 @@ type Options struct {
 	UserAgent   string
 	QPS         int // requests per second, in addition to Burst; 0: no limit
 	Burst       int
+	OnRequest   func(Request) // called for each finished request, from many goroutines; may be nil
 }
 
 // Client talks to one server. Its errors are those of apierrors if the server has answered.
@@ -61,7 +62,7 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.http = &http.Client{Transport: transport}
+	c.http = &http.Client{Transport: observed(transport, o.OnRequest)}
 	for gv := range groupsInUse() {
 		one := rest.CopyConfig(config)
 		one.GroupVersion, one.APIPath = &gv, "/apis"

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -24,6 +25,14 @@ type IdentityOptions struct {
 	UserAgent  string
 	QPS, Burst int
 	Log        *slog.Logger
+	// OnRequest is called for each finished request to the server; may be nil.
+	OnRequest func(Request)
+	// OnClientCertificateError and OnServingCertificateError are called for each failed request for
+	// the certificate; may be nil.
+	OnClientCertificateError, OnServingCertificateError func()
+	// OnServingCertificateRotated receives the age of a serving certificate that was replaced; may be
+	// nil.
+	OnServingCertificateRotated func(age time.Duration)
 }
 
 // Identity contains the credentials of a node: those of a kubeconfig, or a client certificate that
@@ -43,7 +52,9 @@ func NewIdentity(o IdentityOptions) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := Options{Config: config, UserAgent: o.UserAgent, QPS: o.QPS, Burst: o.Burst}
+	options := Options{
+		Config: config, UserAgent: o.UserAgent, QPS: o.QPS, Burst: o.Burst, OnRequest: o.OnRequest,
+	}
 	if own {
 		if id.Certificate, err = id.open(); err != nil {
 			return nil, err
@@ -95,7 +106,7 @@ func (id *Identity) open() (*Certificate, error) {
 	c := CertificateOptions{
 		Dir: o.CertDir, Name: clientName, Request: NodeClientRequest(o.NodeName, o.MachineID), Log: o.Log,
 		BootstrapClient: id.begin(boot), Hint: hint,
-		OnIssued: func() { id.writeKubeconfig() },
+		OnIssued: func() { id.writeKubeconfig() }, OnError: o.OnClientCertificateError,
 	}
 	if o.Rotate {
 		c.RenewalClient = id.self
@@ -134,7 +145,9 @@ func (id *Identity) bootstrap() (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(Options{Config: config, UserAgent: id.opt.UserAgent, QPS: id.opt.QPS, Burst: id.opt.Burst})
+	return New(Options{
+		Config: config, UserAgent: id.opt.UserAgent, QPS: id.opt.QPS, Burst: id.opt.Burst, OnRequest: id.opt.OnRequest,
+	})
 }
 
 // self returns the client of the node itself, once it has a certificate.
@@ -174,7 +187,8 @@ func (id *Identity) ServingCertificate(ips []netip.Addr) *Certificate {
 	c, warning := OpenCertificate(CertificateOptions{
 		Dir: o.CertDir, Name: serverName, Request: NodeServingRequest(o.NodeName, ips), Log: o.Log,
 		RenewalClient: id.self, BootstrapClient: id.self,
-		Hint: "check with kubectl get csr whether it waits for approval",
+		Hint:    "check with kubectl get csr whether it waits for approval",
+		OnError: o.OnServingCertificateError, OnRotated: o.OnServingCertificateRotated,
 	})
 	if warning != nil {
 		o.Log.Info("serving certificate unusable, requesting another one", "err", warning)

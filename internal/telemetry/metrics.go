@@ -22,10 +22,10 @@ type Build struct {
 // Metrics contains the agent's collectors and their registry. Its methods are safe for concurrent
 // use and never block.
 type Metrics struct {
+	kubeletMetrics
+
 	registry *prometheus.Registry
 
-	runningPods, desiredPods                  prometheus.Gauge
-	runningContainers                         *prometheus.GaugeVec
 	startedPods, startedPodErrors             prometheus.Counter
 	startedContainers, startedContainerErrors *prometheus.CounterVec
 	restarts                                  prometheus.Counter
@@ -104,16 +104,19 @@ var (
 	stageBuckets = []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 )
 
-// NewMetrics returns the collectors of a node. The registry also contains the process collector,
-// and the Go metrics that cost nothing to collect.
+// NewMetrics returns the collectors of a node. The registry also contains the process and the Go
+// collector.
 func NewMetrics(node string, b Build) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.upstreamPods()
 	m.upstreamRuntime()
 	m.upstreamNode()
+	m.upstreamKubelet()
 	m.ownPods()
 	m.ownNode()
-	m.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector(),
+	)
 	m.constant("kubelet_node_name", "The name of the node. Always 1.", prometheus.Labels{"node": node})
 	m.constant(
 		"kubernetes_build_info",
@@ -128,10 +131,6 @@ func NewMetrics(node string, b Build) *Metrics {
 		"The release of berth. Always 1.",
 		prometheus.Labels{"version": b.Version, "git_commit": b.Commit},
 	)
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "go_goroutines", Help: "Number of goroutines."}, func() float64 {
-		return float64(runtime.NumGoroutine())
-	}))
 	return m
 }
 
@@ -198,10 +197,6 @@ func register[C prometheus.Collector](m *Metrics, c C) C {
 
 // upstreamPods registers the metrics of pods and containers with upstream names.
 func (m *Metrics) upstreamPods() {
-	m.runningPods = m.gauge("kubelet_running_pods", "Number of pods that have a running pod sandbox.")
-	m.desiredPods = m.gauge("kubelet_desired_pods", "Number of pods desired on this node.")
-	m.runningContainers = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kubelet_running_containers", Help: "Number of containers by state."}, []string{"container_state"}))
 	m.startedPods = m.counter("kubelet_started_pods_total", "Cumulative number of pod sandboxes started.")
 	m.startedPodErrors = m.counter(
 		"kubelet_started_pods_errors_total",

@@ -16,8 +16,6 @@ import (
 func fill(m *Metrics) {
 	m.CountHookHTTPFallback()
 	bad := errors.New("bad")
-	m.SetPods(3, 2)
-	m.SetContainers(map[string]int{"running": 2})
 	m.CountPodStart(bad)
 	m.ObservePodStart(time.Second, time.Millisecond)
 	m.ObservePodStartSLI(3*time.Second, 2700*time.Millisecond)
@@ -59,12 +57,18 @@ func scrape(t *testing.T, m *Metrics) string {
 
 func TestUpstreamMetricNames(t *testing.T) { // T2
 	m := NewMetrics("n1", Build{Version: "v0.1.0", Commit: "abc", Kubernetes: "v1.37.2"})
-	m.RegisterStateGauges(func() int { return 1 }, func() bool { return true })
+	m.RegisterState(func() State {
+		return State{
+			Pods: 3, StaticPods: 1, RunningPods: 2, Containers: map[string]int{"running": 2},
+			InvalidManifests: 1, StoreDegraded: true,
+		}
+	})
 	fill(m)
 	got := scrape(t, m)
 	for _, want := range []string{
 		`kubelet_running_pods 2`,
-		`kubelet_desired_pods 3`,
+		`kubelet_desired_pods{static="true"} 1`,
+		`kubelet_desired_pods{static=""} 2`,
 		`kubelet_running_containers{container_state="running"} 2`,
 		`kubelet_running_containers{container_state="exited"} 0`,
 		`kubelet_started_pods_total 1`,
@@ -128,7 +132,7 @@ func TestProbeMetricsAreServedSeparately(t *testing.T) {
 		page.serve.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 		text := "\n" + w.Body.String()
 		if got := [2]bool{strings.Contains(text, "\nprober_probe_total{"),
-			strings.Contains(text, "\nkubelet_running_pods ")}; got != page.has {
+			strings.Contains(text, "\nkubelet_started_pods_total ")}; got != page.has {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

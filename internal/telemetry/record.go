@@ -6,19 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// SetPods sets the number of desired pods, and of those with a running sandbox.
-func (m *Metrics) SetPods(desired, running int) {
-	m.desiredPods.Set(float64(desired))
-	m.runningPods.Set(float64(running))
-}
-
-// SetContainers sets the number of containers by state: created, running, exited or unknown.
-func (m *Metrics) SetContainers(byState map[string]int) {
-	for _, state := range []string{"created", "running", "exited", "unknown"} {
-		m.runningContainers.WithLabelValues(state).Set(float64(byState[state]))
-	}
-}
-
 // CountPodStart counts a pod sandbox start.
 func (m *Metrics) CountPodStart(err error) {
 	m.startedPods.Inc()
@@ -161,23 +148,6 @@ func (m *Metrics) CountDivergence() { m.divergences.Inc() }
 // CountAdmissionRejection counts a pod rejected at admission.
 func (m *Metrics) CountAdmissionRejection(reason string) {
 	m.admissionFails.WithLabelValues(reason).Inc()
-}
-
-// RegisterStateGauges registers gauges that are read at every scrape: the number of invalid
-// manifest files, and whether the local store is degraded. It must be called once.
-func (m *Metrics) RegisterStateGauges(badFiles func() int, degraded func() bool) {
-	m.registry.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "berth_invalid_manifest_files", Help: "Number of manifest files with errors."},
-			func() float64 { return float64(badFiles()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "berth_store_degraded", Help: "1 while the local store cannot be written and is kept in memory."},
-			func() float64 {
-				if degraded() {
-					return 1
-				}
-				return 0
-			}))
 }
 
 // CountLogRotations counts rotated container logs.

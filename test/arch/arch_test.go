@@ -73,8 +73,10 @@ var allowedImports = map[string][]string{
 		"agent/ownership", "cni", "cri", "internal/apiclient", "internal/nodeconfig", "internal/userids", "node",
 		"node/cgroups", "node/devices", "node/pressure", "node/registration", "nodeapi", "volumes",
 	},
-	"agent/leaks":                        {"agent", "agent/plan", "agent/status", "cni", "cni/networks", "cri"},
-	"agent/metrics":                      {"agent", "agent/pod", "agent/plan", "internal/telemetry", "podspec"},
+	"agent/leaks": {"agent", "agent/plan", "agent/status", "cni", "cni/networks", "cri"},
+	"agent/metrics": {
+		"agent", "agent/pod", "agent/plan", "agent/status", "internal/telemetry", "podspec",
+	},
 	"node/pressure":                      {"podspec"},
 	"node/shutdown":                      {"podspec"},
 	"internal/nodeconfig":                {"podspec", "internal/strictyaml"},
