@@ -21,6 +21,7 @@ func collectCadvisor(stats Stats, out samples) {
 				out.add(m.metricDesc, v, g.usage.Timestamp, g.labels()...)
 			}
 		}
+		collectPressure(g, out)
 		for _, d := range g.usage.Devices {
 			for _, m := range cadvisorDiskMetrics {
 				out.add(m.metricDesc, float64(m.value(d)), g.usage.Timestamp, g.labels(d.Name)...)
@@ -34,6 +35,7 @@ func collectCadvisor(stats Stats, out samples) {
 	}
 	out.addNow(machineCores, float64(stats.Node.CPUs))
 	out.addNow(machineMemory, float64(stats.Node.Memory))
+	out.addNow(machineSwap, float64(stats.Node.Swap.Used+stats.Node.Swap.Free))
 	if fs := stats.Node.NodeFs; fs != nil {
 		root := cgroup{id: "/"}.labels("rootfs")
 		out.add(fsLimit, float64(fs.Capacity), fs.Timestamp, root...)
@@ -240,6 +242,7 @@ var cadvisorNetworkMetrics = []struct {
 var (
 	machineCores  = gauge("machine_cpu_cores", "Number of logical CPU cores.")
 	machineMemory = gauge("machine_memory_bytes", "Amount of memory installed on the machine.")
+	machineSwap   = gauge("machine_swap_bytes", "Amount of swap memory available on the machine.")
 	fsLimit       = gauge("container_fs_limit_bytes",
 		"Number of bytes that can be consumed by the container on this filesystem.", cgroupLabels("device")...)
 	fsUsage = gauge("container_fs_usage_bytes",

@@ -29,6 +29,8 @@ func measured(at *time.Time, cpu *time.Duration) func(context.Context, bool) (St
 			Quota:  50 * time.Millisecond,
 			Period: 100 * time.Millisecond,
 		}, 32<<20
+		k.Usage.Faults, k.Usage.MajorFaults = 70, 7
+		k.Usage.PSI = &PSI{CPU: PSIStats{Some: PSIData{Total: 1500 * time.Millisecond}}}
 		k.Usage.Devices = []Device{{Name: "/dev/sda", ReadBytes: 7, WriteBytes: 8, ReadOps: 1, WriteOps: 2}}
 		p := PodStats{
 			Namespace: "ns", Name: "p", UID: "u", Started: time.Unix(900, 0), Cgroup: "/kubepods/pod1", Usage: use,
@@ -42,6 +44,7 @@ func measured(at *time.Time, cpu *time.Duration) func(context.Context, bool) (St
 			Memory:     1 << 30,
 			Usage:      use,
 			Interfaces: []Interface{{Name: "eth0", RxBytes: 30}},
+			Swap:       Swap{Used: 1 << 20, Free: 3 << 20},
 		}
 		if disks {
 			p.EphemeralStorage = &FsStats{Timestamp: use.Timestamp, Used: 9}
@@ -73,11 +76,19 @@ func TestMetricsHaveCadvisorNamesAndLabels(t *testing.T) {
 			`image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 8 5000000`,
 		`container_spec_cpu_quota{container="odd\"name\\",id="/kubepods/pod1/c1",` +
 			`image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 50000 5000000`,
-		`machine_cpu_cores 2`,
+		`machine_cpu_cores 2`, `machine_swap_bytes 4.194304e+06`,
+		`container_pressure_cpu_waiting_seconds_total{container="odd\"name\\",id="/kubepods/pod1/c1",` +
+			`image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 1.5 5000000`,
+		`container_memory_failures_total{container="odd\"name\\",failure_type="pgmajfault",` +
+			`id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p",` +
+			`scope="hierarchy"} 7 5000000`,
 	} {
 		if !strings.Contains(page, line+"\n") {
 			t.Errorf("missing %s\n%s", line, page)
 		}
+	}
+	if strings.Contains(page, `container_pressure_cpu_waiting_seconds_total{container="",id="/"`) {
+		t.Error("a cgroup without pressure stall information has pressure metrics")
 	}
 	_, resource := request(t, w.master(t), "GET", w.url+"/metrics/resource")
 	for _, line := range []string{
