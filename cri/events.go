@@ -85,16 +85,18 @@ func (c *Client) streamEvents(ctx context.Context, handle func(Event)) error {
 	if err != nil {
 		return err
 	}
-	started := make(chan struct{})
+	started := make(chan bool, 1)
 	header.Go(func() {
 		defer close(started)
-		_, _ = stream.Header() // Recv returns the error of the stream
+		h, err := stream.Header() // Recv returns the error of the stream
+		started <- err == nil && h != nil
 	})
 	if _, _, err := c.Version(ctx); err != nil { // the runtime is reachable
 		return err
 	}
-	waitStreamStarted(ctx, started)
-	c.onEventStream(nil)
+	if waitStreamStarted(ctx, started) {
+		c.onEventStream(nil)
+	}
 	handle(Event{Kind: Resync, At: time.Now(), Hint: true})
 	for {
 		resp, err := stream.Recv()
@@ -114,14 +116,18 @@ const streamStartTimeout = 200 * time.Millisecond
 // waitStreamStarted waits until the runtime has started the stream: events before that are lost. A
 // server handles calls concurrently, so the response to a later call proves nothing about an
 // earlier one. The header of the stream does, but containerd sends it only with the first event, so
-// a short delay has to be enough in that case.
-func waitStreamStarted(ctx context.Context, started <-chan struct{}) {
+// a short delay has to be enough in that case. It returns false if the stream has ended already, such as
+// that of a runtime without events.
+func waitStreamStarted(ctx context.Context, started <-chan bool) bool {
 	late := time.NewTimer(streamStartTimeout)
 	defer late.Stop()
 	select {
-	case <-started:
+	case ok := <-started:
+		return ok
 	case <-late.C:
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 

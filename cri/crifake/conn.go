@@ -112,9 +112,20 @@ type stream struct {
 	err       error // valid after ended is closed
 }
 
-func (s *stream) Header() (metadata.MD, error) { return nil, nil }
-func (s *stream) Trailer() metadata.MD         { return nil }
-func (s *stream) Context() context.Context     { return s.ctx }
+// Header waits for the header. Like that of a real stream, it is nil if the stream ended without one.
+func (s *stream) Header() (metadata.MD, error) {
+	select {
+	case <-s.started:
+		return metadata.MD{}, nil
+	case <-s.ended:
+		return nil, nil
+	case <-s.ctx.Done():
+		return nil, status.FromContextError(s.ctx.Err()).Err()
+	}
+}
+
+func (s *stream) Trailer() metadata.MD     { return nil }
+func (s *stream) Context() context.Context { return s.ctx }
 
 // CloseSend waits until the runtime has started the stream, so that it covers everything that the
 // caller does afterwards.

@@ -178,6 +178,7 @@ func TestKubeletAPI(t *testing.T) {
 			a.checkLogs()
 			a.checkPortForward()
 			a.checkStatsAndMetrics()
+			a.checkMetricsReference()
 			a.checkEndpoints()
 			a.checkRun()
 		})
