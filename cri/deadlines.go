@@ -17,6 +17,7 @@ type Deadlines struct {
 	ExecSlack       time.Duration // 10 s, in addition to the timeout of the command
 	Stream          time.Duration // 30 s: preparing an exec, attach or port-forward
 	Update          time.Duration // 30 s: resources and log files
+	Checkpoint      time.Duration // 2 min: a checkpoint without a timeout of its own
 	NameReservation time.Duration // 10 s: how long a name may stay reserved by an interrupted call
 	CancelGrace     time.Duration // 20 s: for a canceled create or start call to complete by itself
 	Interrupted     time.Duration // 2 s: for finding what exists of an interrupted call
@@ -39,6 +40,7 @@ func (d Deadlines) withDefaults() Deadlines {
 		{&d.ExecSlack, 10 * time.Second},
 		{&d.Stream, 30 * time.Second},
 		{&d.Update, 30 * time.Second},
+		{&d.Checkpoint, 2 * time.Minute},
 		{&d.NameReservation, 10 * time.Second},
 		{&d.CancelGrace, 20 * time.Second},
 		{&d.Interrupted, 2 * time.Second},

@@ -34,6 +34,7 @@ const (
 	verbAttach          verb = "prepare attach to container"
 	verbReopenLog       verb = "reopen log of container"
 	verbUpdate          verb = "update resources of container"
+	verbCheckpoint      verb = "checkpoint container"
 	verbEvents          verb = "watch runtime events"
 	verbContainerStats  verb = "list container stats"
 	verbCollectGarbage  verb = "collect garbage of the runtime"

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,7 @@ const storeFile = "berth.db"
 type berth struct {
 	config                *nodeconfig.Config
 	log                   *slog.Logger
+	logLevel              *slog.LevelVar
 	metrics               *telemetry.Metrics
 	traces                *telemetry.Traces
 	host                  *host
@@ -97,7 +99,10 @@ type berth struct {
 
 // run assembles the agent and runs it until ctx ends. Pods keep running.
 func run(ctx context.Context, config *nodeconfig.Config, warnings []string) error {
-	log, err := telemetry.NewLog(telemetry.LogOptions{Format: config.LogFormat, Verbosity: config.Verbosity})
+	level := &slog.LevelVar{}
+	log, err := telemetry.NewLog(
+		telemetry.LogOptions{Format: config.LogFormat, Verbosity: config.Verbosity, Level: level},
+	)
 	if err != nil {
 		return err
 	}
@@ -105,7 +110,10 @@ func run(ctx context.Context, config *nodeconfig.Config, warnings []string) erro
 	for _, w := range warnings {
 		log.Warn("configuration has a warning", "message", w)
 	}
-	b := &berth{config: config, log: log}
+	b := &berth{config: config, log: log, logLevel: level}
+	if config.Server.ContentionProfiles {
+		goruntime.SetBlockProfileRate(1)
+	}
 	if err := b.assemble(ctx); err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -124,6 +126,21 @@ func (b *berth) kubeletDial(ctx context.Context, ref server.PodRef, port uint16)
 		return nil, err
 	}
 	return b.dialLocal(ctx, s, port)
+}
+
+// kubeletCheckpoint writes a checkpoint of a container below the root directory and returns the path.
+func (b *berth) kubeletCheckpoint(ctx context.Context, req server.CheckpointRequest) (string, error) {
+	s, k, err := b.kubeletRunning(ctx, server.StreamRequest{PodRef: req.PodRef, Container: req.Container})
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(b.config.RootDir, "checkpoints")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	archive := filepath.Join(dir, server.CheckpointName(s.Pod.Namespace, s.Pod.Name, req.Container, time.Now()))
+	b.log.Info("container checkpoint requested", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "containerName", req.Container)
+	return archive, b.runtime.client.CheckpointContainer(ctx, k.ID, archive, req.Timeout)
 }
 
 // newStats creates the collector of resource usage.

@@ -11,6 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"berth/internal/apiclient"
+	"berth/internal/telemetry"
 	"berth/nodeapi/server"
 )
 
@@ -74,6 +75,7 @@ func (b *berth) nodeAPIOptions() (o server.Options, err error) {
 		MinVersion: c.MinVersion, CipherSuites: c.CipherSuites,
 		CurvePreferences:        convertAll(c.CurvePreferences, func(id int32) tls.CurveID { return tls.CurveID(id) }),
 		EnableDebuggingHandlers: c.DebuggingHandlers, StreamIdleTimeout: c.StreamIdleTimeout,
+		EnableProfiling: c.Profiling, EnableDebugFlags: c.DebugFlags,
 		AuthorizationMode: server.ModeFor(c.AlwaysAllow, b.config.Standalone()),
 	}
 	if !c.Webhook {
@@ -123,9 +125,14 @@ func (b *berth) kubeletHandlers() server.Handlers {
 		Probes:         b.metrics.ProbesHandler(),
 		Config:         func() any { return b.config.Kubelet },
 		Health:         b.health().Live.Handler("healthz"),
+		Checkpoint:     b.kubeletCheckpoint,
+		SetVerbosity:   func(v int) { b.logLevel.Set(telemetry.Level(v)) },
 	}
 	if b.config.Server.SystemLogHandler {
 		h.SystemLogDir = hostLogs
+	}
+	if b.config.Server.SystemLogQuery {
+		h.Journal = "journalctl"
 	}
 	return h
 }

@@ -167,6 +167,10 @@ type Server struct {
 	ServerTLSBootstrap bool
 	StreamIdleTimeout  time.Duration // of exec, attach and port-forward; 0: no timeout
 	SystemLogHandler   bool          // serve the files in /var/log
+	SystemLogQuery     bool          // serve queries of the journal
+	Profiling          bool          // serve /debug/pprof/
+	ContentionProfiles bool          // record block profiles
+	DebugFlags         bool          // serve /debug/flags/v
 }
 
 // Node are the settings of the Node object and the API client.

@@ -102,6 +102,9 @@ func setServerDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	orDuration(&k.Authorization.Webhook.CacheUnauthorizedTTL, 30*time.Second)
 	orDuration(&k.StreamingConnectionIdleTimeout, 4*time.Hour)
 	orPtr(&k.EnableSystemLogHandler, true)
+	orPtr(&k.EnableSystemLogQuery, false)
+	orPtr(&k.EnableProfilingHandler, true)
+	orPtr(&k.EnableDebugFlagsHandler, true)
 }
 
 // setPullDefaults makes pulls parallel unless they are configured to be serial.

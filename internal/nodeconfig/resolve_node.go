@@ -55,7 +55,11 @@ func (l *loader) server(c *Config) {
 			k.StreamingConnectionIdleTimeout,
 			time.Second,
 		),
-		SystemLogHandler: *k.EnableSystemLogHandler,
+		SystemLogHandler:   *k.EnableSystemLogHandler,
+		SystemLogQuery:     *k.EnableSystemLogQuery,
+		Profiling:          *k.EnableProfilingHandler,
+		ContentionProfiles: k.EnableContentionProfiling,
+		DebugFlags:         *k.EnableDebugFlagsHandler,
 	}
 	l.oneOf(
 		"authorization.mode",

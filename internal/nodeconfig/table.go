@@ -33,7 +33,6 @@ func Fields() []Field { return slices.Clone(table) }
 const (
 	noStatics   = "berth does not assign exclusive CPUs, memory or NUMA nodes"
 	joined      = "on a node that has joined a server"
-	notProfiled = "the agent has no profiling endpoint"
 )
 
 // table must not be modified.
@@ -115,7 +114,7 @@ var table = []Field{
 		Class: Supported,
 		Note:  "logs, exec, attach, port-forward, run, host logs, /runningpods and /configz",
 	},
-	{Path: "enableContentionProfiling", Class: Ignored, Note: notProfiled},
+	{Path: "enableContentionProfiling", Class: Supported, Note: "blocking of goroutines, at /debug/pprof/block"},
 	{Path: "healthzPort", Class: Supported},
 	{Path: "healthzBindAddress", Class: Supported},
 	{Path: "oomScoreAdj", Class: Supported},
@@ -280,7 +279,7 @@ var table = []Field{
 		Class: Supported,
 		Note:  "the files in /var/log; links to other directories are not followed",
 	},
-	{Path: "enableSystemLogQuery", Class: Ignored, Note: "the journal is not available; use journalctl"},
+	{Path: "enableSystemLogQuery", Class: Supported, Note: "at /logs/?query=SERVICE, by journalctl or from /var/log"},
 	{
 		Path:  "shutdownGracePeriod",
 		Class: Supported,
@@ -291,8 +290,12 @@ var table = []Field{
 	{Path: "shutdownGracePeriodByPodPriority", Class: Supported},
 	{Path: "crashLoopBackOff.maxContainerRestartPeriod", Class: Supported},
 	{Path: "reservedMemory", Class: Rejected, Note: noStatics},
-	{Path: "enableProfilingHandler", Class: Ignored, Note: notProfiled},
-	{Path: "enableDebugFlagsHandler", Class: Ignored, Note: notProfiled},
+	{
+		Path:  "enableProfilingHandler",
+		Class: Supported,
+		Note:  "at /debug/pprof/; heap profiles require GODEBUG=memprofilerate=524288",
+	},
+	{Path: "enableDebugFlagsHandler", Class: Supported, Note: "log verbosity, at /debug/flags/v"},
 	{Path: "seccompDefault", Class: Supported},
 	{
 		Path:  "memoryThrottlingFactor",

@@ -40,7 +40,7 @@ type journal struct {
 	text   slog.Handler // writes to to
 	fields map[string]string
 	groups bool // attributes are in a group and do not become fields
-	level  slog.Level
+	level  slog.Leveler
 }
 
 // entries writes the output of a slog.TextHandler as journal entries.
@@ -55,7 +55,7 @@ type entries struct {
 
 func newJournal(
 	out io.Writer,
-	level slog.Level,
+	level slog.Leveler,
 	send func(string, send.Priority, map[string]string) error,
 ) slog.Handler {
 	to := &entries{send: send, out: out}
@@ -74,7 +74,7 @@ func forJournal(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-func (j journal) Enabled(_ context.Context, l slog.Level) bool { return l >= j.level }
+func (j journal) Enabled(_ context.Context, l slog.Level) bool { return l >= j.level.Level() }
 
 func (j journal) Handle(ctx context.Context, r slog.Record) error {
 	fields := j.fields

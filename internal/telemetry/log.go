@@ -19,6 +19,8 @@ type LogOptions struct {
 	Out       io.Writer // default os.Stderr
 	Format    string    // text, json, or empty: text
 	Verbosity int       // like --v: 0 to 2 state changes, 4 and more debug, 6 every call
+	// Level changes the minimum level of the logger later; may be nil. NewLog sets it by Verbosity.
+	Level *slog.LevelVar
 }
 
 // LevelTrace is the level of individual calls, enabled by --v=6.
@@ -42,7 +44,11 @@ func NewLog(o LogOptions) (*slog.Logger, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
 	}
-	level := Level(o.Verbosity)
+	level := o.Level
+	if level == nil {
+		level = &slog.LevelVar{}
+	}
+	level.Set(Level(o.Verbosity))
 	switch o.Format {
 	case "json":
 		return slog.New(slog.NewJSONHandler(o.Out, &slog.HandlerOptions{Level: level, ReplaceAttr: levelNames})), nil

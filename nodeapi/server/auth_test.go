@@ -44,6 +44,8 @@ func everything(t *testing.T) Handlers {
 		CheckReachable: func(context.Context, PodRef) error { return errReached },
 		DialPort:       func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, errReached },
 		Stats:          func(context.Context, bool) (Stats, error) { return Stats{}, nil },
+		Checkpoint:     func(context.Context, CheckpointRequest) (string, error) { return "", errReached },
+		SetVerbosity:   func(int) {},
 		Config:         func() any { return map[string]int{"maxPods": 110} },
 	}
 }
@@ -69,6 +71,11 @@ var paths = []struct {
 	{"GET", "/logs/", []string{"get log"}, 200},
 	{"GET", "/logs/syslog", []string{"get log"}, 200},
 	{"GET", "/containerLogs/ns/p/c", []string{"get proxy"}, 200},
+	{"POST", "/checkpoint/ns/p/c", []string{"create checkpoint"}, 500},
+	{"GET", "/checkpoint/ns/p/c", []string{"get checkpoint"}, 404},
+	{"GET", "/debug/pprof/", []string{"get proxy"}, 200},
+	{"GET", "/debug/pprof/goroutine", []string{"get proxy"}, 200},
+	{"PUT", "/debug/flags/v", []string{"update proxy"}, 400},
 	{"POST", "/exec/ns/p/c?command=x&output=1", []string{"create proxy"}, 400},
 	{"GET", "/exec/ns/p/c?command=x&output=1", []string{"create proxy"}, 400}, // a WebSocket handshake
 	{"POST", "/exec/ns/p/uid/c?command=x&output=1", []string{"create proxy"}, 400},
@@ -90,7 +97,7 @@ func TestEveryRouteRequiresItsPermission(t *testing.T) {
 	t.Parallel()
 	var all []string
 	for _, verb := range []string{"get", "create", "update", "patch", "delete", "list", "*"} {
-		for _, sub := range []string{"healthz", "pods", "configz", "metrics", "stats", "log", "proxy", "spec", "status",
+		for _, sub := range []string{"healthz", "pods", "configz", "metrics", "stats", "log", "checkpoint", "proxy", "spec", "status",
 			""} {
 			all = append(all, verb+" "+sub)
 		}
@@ -103,6 +110,7 @@ func TestEveryRouteRequiresItsPermission(t *testing.T) {
 	}
 	w := serve(t, func(o *Options) {
 		o.Handlers, o.AuthorizationMode, o.Reviews = everything(t), ModeWebhook, reviews(users, permissions)
+		o.EnableProfiling, o.EnableDebugFlags = true, true
 	})
 	for i, r := range all {
 		c := w.caller(t, nil, fmt.Sprintf("token-user%d", i))

@@ -44,13 +44,14 @@ type permission struct {
 
 // The permissions that the kubelet requires.
 var (
-	permProxy   = permission{subresources: []string{"proxy"}}
-	permPods    = permission{subresources: []string{"pods", "proxy"}}
-	permHealth  = permission{subresources: []string{"healthz", "proxy"}}
-	permConfig  = permission{subresources: []string{"configz", "proxy"}}
-	permMetrics = permission{subresources: []string{"metrics"}}
-	permStats   = permission{subresources: []string{"stats"}}
-	permLogs    = permission{subresources: []string{"log"}}
+	permProxy      = permission{subresources: []string{"proxy"}}
+	permPods       = permission{subresources: []string{"pods", "proxy"}}
+	permHealth     = permission{subresources: []string{"healthz", "proxy"}}
+	permConfig     = permission{subresources: []string{"configz", "proxy"}}
+	permMetrics    = permission{subresources: []string{"metrics"}}
+	permStats      = permission{subresources: []string{"stats"}}
+	permLogs       = permission{subresources: []string{"log"}}
+	permCheckpoint = permission{subresources: []string{"checkpoint"}}
 	// permEnter is for access to a container or its network. A WebSocket request is a GET, and
 	// read permission must not be sufficient for it.
 	permEnter = permission{subresources: []string{"proxy"}, alwaysCreate: true}

@@ -39,10 +39,16 @@ type Handlers struct {
 	Metrics, Probes http.Handler
 	// Config returns the active configuration, to be encoded as JSON.
 	Config func() any
+	// Checkpoint creates a checkpoint of a running container and returns the path of the archive.
+	Checkpoint func(ctx context.Context, req CheckpointRequest) (string, error)
+	// SetVerbosity changes the log verbosity, like the flag --v.
+	SetVerbosity func(int)
 	// Health serves /healthz.
 	Health http.Handler
 	// SystemLogDir is the directory of the host's logs; empty: not served.
 	SystemLogDir string
+	// Journal is the program journalctl, which serves log queries; empty: there are no log queries.
+	Journal string
 }
 
 // PodRef names a pod. With an empty UID it matches any pod of that name.

@@ -18,14 +18,19 @@ const maxLinks = 8
 
 // hostLogs serves the directory of the host's logs, like a file server.
 func (s *server) hostLogs(w http.ResponseWriter, r *http.Request) {
-	root, err := os.OpenRoot(s.h.SystemLogDir)
+	dir, err := openLogDir(s.h.SystemLogDir)
 	if err != nil {
 		writeError(w, fmt.Errorf("host logs: %w", err))
 		return
 	}
-	defer func() { _ = root.Close() }()
-	http.StripPrefix("/logs", http.FileServer(logDir{root: root, path: filepath.Clean(s.h.SystemLogDir)})).
-		ServeHTTP(w, r)
+	defer func() { _ = dir.root.Close() }()
+	http.StripPrefix("/logs", http.FileServer(dir)).ServeHTTP(w, r)
+}
+
+// openLogDir opens a directory of logs. The caller must close its root.
+func openLogDir(name string) (logDir, error) {
+	root, err := os.OpenRoot(name)
+	return logDir{root: root, path: filepath.Clean(name)}, err
 }
 
 // logDir is a directory that cannot be escaped. Pods can write to it, and could create links to

@@ -35,6 +35,9 @@ type Options struct {
 
 	// EnableDebuggingHandlers enables access to containers and to the host's logs.
 	EnableDebuggingHandlers bool
+	// EnableProfiling enables /debug/pprof/, and EnableDebugFlags /debug/flags/v. Both also require
+	// EnableDebuggingHandlers.
+	EnableProfiling, EnableDebugFlags bool
 	// StreamIdleTimeout closes a stream without any data transfer for this time; 0: never.
 	StreamIdleTimeout time.Duration
 	Log               *slog.Logger
@@ -136,6 +139,8 @@ type route struct {
 
 var (
 	get     = []string{http.MethodGet}
+	put     = []string{http.MethodPut}
+	post    = []string{http.MethodPost}
 	getPost = []string{http.MethodGet, http.MethodPost}
 )
 
@@ -146,7 +151,13 @@ func (s *server) table() []route {
 		container    = pod + "/{container}"
 		containerUID = pod + "/{uid}/{container}"
 	)
-	h := s.h
+	h, profiling, flags := s.h, s.profiling, s.verbosity
+	if !s.EnableProfiling {
+		profiling = disabled("profiling")
+	}
+	if !s.EnableDebugFlags {
+		flags = disabled("flags")
+	}
 	return []route{
 		{get, "/healthz", permHealth, false, h.Health != nil, through(h.Health)},
 		{get, "/healthz/{check}", permHealth, false, h.Health != nil, through(h.Health)},
@@ -159,7 +170,11 @@ func (s *server) table() []route {
 		{get, "/metrics/resource", permMetrics, false, h.Stats != nil, s.resource},
 		{get, "/metrics/cadvisor", permMetrics, false, h.Stats != nil, s.cadvisor},
 		{get, "/stats/summary", permStats, false, h.Stats != nil, s.summary},
-		{get, "/logs/{path...}", permLogs, true, h.SystemLogDir != "", s.hostLogs},
+		{get, "/logs/{path...}", permLogs, true, h.SystemLogDir != "", s.nodeLogs},
+		{post, "/checkpoint" + container, permCheckpoint, false, h.Checkpoint != nil, s.checkpoint},
+		{get, "/checkpoint/", permCheckpoint, false, true, http.NotFound},
+		{getPost, "/debug/pprof/{profile...}", permProxy, true, true, profiling},
+		{put, "/debug/flags/v", permProxy, true, h.SetVerbosity != nil, flags},
 		{get, "/containerLogs" + container, permProxy, true, h.Logs != nil, s.logs},
 		{getPost, "/exec" + container, permEnter, true, h.Exec != nil, s.exec},
 		{getPost, "/exec" + containerUID, permEnter, true, h.Exec != nil, s.exec},
