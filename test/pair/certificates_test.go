@@ -5,9 +5,12 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +47,7 @@ func TestNodeCertificateRotation(t *testing.T) {
 		served.NotBefore.Before(stored.NotBefore) {
 		t.Errorf("serving certificate: got expiry %s, stored certificate expires %s", served.NotAfter, stored.NotAfter)
 	}
+	p.checkClientMetrics()
 
 	if err := p.Agent.Stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -65,6 +69,37 @@ func TestNodeCertificateRotation(t *testing.T) {
 	p.waitForRotation(client, serving)
 	if now, n := p.field("pod", "stays", containerID), p.field("pod", "stays", restartCount); now != id || n != "0" {
 		t.Errorf("container %s was replaced by %s, %s restarts", id, now, n)
+	}
+}
+
+// checkClientMetrics checks the metrics of requests to the API server, and of certificates that are
+// valid for one minute and were rotated.
+func (p *Pair) checkClientMetrics() {
+	p.t.Helper()
+	page := p.Kubectl(p.t, "get", "--raw", "/api/v1/nodes/"+p.Host.Name+"/proxy/metrics")
+	value := func(pattern string) float64 {
+		found := regexp.MustCompile(`(?m)^` + pattern + ` (\S+)$`).FindStringSubmatch(page)
+		if found == nil {
+			p.t.Errorf("no metric %s", pattern)
+			return math.NaN()
+		}
+		v, err := strconv.ParseFloat(found[1], 64)
+		if err != nil {
+			p.t.Error(err)
+		}
+		return v
+	}
+	for pattern, limits := range map[string][2]float64{
+		`kubelet_certificate_manager_client_ttl_seconds`:                        {-60, 60},
+		`kubelet_certificate_manager_server_ttl_seconds`:                        {-60, 60},
+		`kubelet_certificate_manager_server_rotation_seconds_count`:             {1, 1e6},
+		`kubelet_certificate_manager_client_expiration_renew_errors`:            {0, 1e6},
+		`rest_client_requests_total\{code="200",host="[^"]+",method="PATCH"\}`:  {1, 1e6},
+		`rest_client_request_duration_seconds_count\{host="[^"]+",verb="GET"\}`: {1, 1e6},
+	} {
+		if v := value(pattern); v < limits[0] || v > limits[1] {
+			p.t.Errorf("%s: got %v, want a value from %v to %v", pattern, v, limits[0], limits[1])
+		}
 	}
 }
 
