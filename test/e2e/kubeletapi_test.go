@@ -154,7 +154,7 @@ func TestKubeletAPI(t *testing.T) {
 			t.Parallel()
 			ca, port := newClientCA(t), freePort(t)
 			s := newNode(t, v, nodeOptions{CNI: true, Config: map[string]any{
-				"address": "127.0.0.1", "port": port, "maxPods": 42,
+				"address": "127.0.0.1", "port": port, "maxPods": 42, "enableSystemLogQuery": true,
 				"authentication": map[string]any{"x509": map[string]any{"clientCAFile": ca.file}},
 			}})
 			a := &kubeletClient{Namespace: s, config: ca.config(t, port, "admin", "system:masters")}
@@ -180,6 +180,7 @@ func TestKubeletAPI(t *testing.T) {
 			a.checkStatsAndMetrics()
 			a.checkMetricsReference()
 			a.checkEndpoints()
+			a.checkDebugEndpoints()
 			a.checkRun()
 		})
 	}
