@@ -324,7 +324,7 @@ func (w *world) step() {
 
 func TestModelWorld(t *testing.T) {
 	t.Parallel()
-	wt.RunSeeds(t, 60, func(t *testing.T, rng *rand.Rand) {
+	wt.RunSeeds(t, 40, func(t *testing.T, rng *rand.Rand) {
 		t.Helper()
 		w := newWorld(t, rng)
 		for range 150 {
