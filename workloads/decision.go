@@ -47,6 +47,8 @@ type Write struct {
 	Verb   Verb
 	Object Object
 	Base   Object // only Patch: the observed object
+	// IfUnchanged makes a Patch fail with a conflict if the object has changed since Base was observed.
+	IfUnchanged bool
 	// VerifyOwner makes the executor read the decided object from the API first: the write fails if it no longer
 	// exists with this UID or is being deleted. Adoptions need it, because the observation may be old.
 	VerifyOwner bool

@@ -110,7 +110,11 @@ func TestPatchChangesOnlyDifferences(t *testing.T) {
 	if l := now.Labels; len(l) != 2 || l["a"] != "3" || l["c"] != "2" {
 		t.Errorf("labels after the patch: %v", l)
 	}
-	write.VerifyOwner = true
+	write.IfUnchanged = true
+	if _, err := s.Apply(Key{}, "", write); !apierrors.IsConflict(err) {
+		t.Errorf("patch of a changed object: %v", err)
+	}
+	write.IfUnchanged, write.VerifyOwner = false, true
 	if _, err := s.Apply(Key{"Deployment", "ns", "gone"}, "uid", write); err == nil {
 		t.Error("the write succeeded although its owner is gone")
 	}

@@ -36,7 +36,7 @@ func (s *Server) Apply(owner Key, ownerUID string, w workloads.Write) (workloads
 		}
 		return s.after(w.Object, s.Update(w.Object))
 	case workloads.Patch:
-		return s.patch(w.Base, w.Object)
+		return s.patch(w)
 	case workloads.Delete:
 		return w.Object, s.Delete(w.Object)
 	}
@@ -55,13 +55,16 @@ func (s *Server) after(o workloads.Object, err error) (workloads.Object, error) 
 }
 
 // patch changes the fields of the stored object in which changed differs from base.
-func (s *Server) patch(base, changed workloads.Object) (workloads.Object, error) {
+func (s *Server) patch(w workloads.Write) (workloads.Object, error) {
+	base, changed := w.Base, w.Object
 	old, found := s.objects[KeyOf(base)]
 	switch {
 	case !found:
 		return nil, notFound(base)
 	case old.GetUID() != base.GetUID():
 		return nil, conflict(base, "the UID in the precondition differs")
+	case w.IfUnchanged && old.GetResourceVersion() != base.GetResourceVersion():
+		return nil, conflict(base, "the object has been modified")
 	}
 	next, err := merged(base, changed, old)
 	if err != nil {
