@@ -53,6 +53,24 @@ type ForeignSandbox struct {
 	Creator             Creator
 }
 
+// ForeignImages returns the images of the containers that other programs created, by ID and name, in
+// one call.
+func (c *Client) ForeignImages(ctx context.Context) (map[string]bool, error) {
+	all, err := c.allContainers(ctx, nil)
+	images := map[string]bool{}
+	for _, k := range all {
+		if c.owns(k.Labels) {
+			continue
+		}
+		for _, name := range []string{k.ImageRef, k.ImageId, k.GetImage().GetImage()} {
+			if name != "" {
+				images[name] = true
+			}
+		}
+	}
+	return images, err
+}
+
 // ForeignSandboxes returns the sandboxes that other programs created, in one call.
 func (c *Client) ForeignSandboxes(ctx context.Context) (foreign []ForeignSandbox, err error) {
 	all, err := c.allSandboxes(ctx, nil)

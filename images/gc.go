@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -44,9 +45,12 @@ type GCOptions struct {
 	// PodsKnown reports whether InUse knows all pods of the node. Until then, RunGC removes nothing. May be nil.
 	PodsKnown func() bool
 
-	InUse       func() map[string]bool                    // image IDs, digests or names that pods and containers use
-	Usage       func() (used, capacity uint64, err error) // of the image file system, in bytes; nil: Manager.Usage
-	OnCollected func(c GCResult, err error)               // called after each run of RunGC; may be nil
+	InUse func() map[string]bool // image IDs, digests or names that pods and containers use
+	// InUseByOthers returns the images of containers of other owners. After an error, no image is
+	// removed. May be nil.
+	InUseByOthers func(context.Context) (map[string]bool, error)
+	Usage         func() (used, capacity uint64, err error) // of the image file system, in bytes; nil: Manager.Usage
+	OnCollected   func(c GCResult, err error)               // called after each run of RunGC; may be nil
 }
 
 // validate reports an invalid configuration.
@@ -221,6 +225,13 @@ func (m *Manager) listStored(ctx context.Context, o GCOptions) ([]storedImage, e
 	}
 	if o.InUse != nil {
 		inUse = nameSet(trueKeys(o.InUse()))
+	}
+	if o.InUseByOthers != nil {
+		foreign, err := o.InUseByOthers(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("list images of other containers: %w", err)
+		}
+		maps.Copy(inUse, nameSet(trueKeys(foreign)))
 	}
 	left := make([]storedImage, 0, len(resp.GetImages()))
 	for _, img := range resp.GetImages() {

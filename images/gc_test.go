@@ -198,6 +198,47 @@ func TestRunGC(t *testing.T) {
 	})
 }
 
+// TestGCKeepsImagesOfOtherOwners: the images of a kubelet's containers are in use, and unless they are known,
+// no image is removed.
+func TestGCKeepsImagesOfOtherOwners(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.add(&runtimeapi.Image{Id: "foreign", RepoTags: []string{"reg.io/foreign:1"}, Size: 10})
+		f.add(&runtimeapi.Image{Id: "idle", RepoTags: []string{"reg.io/idle:1"}, Size: 10})
+		i := New(Options{Service: f})
+		defer i.Close()
+		var listed atomic.Bool
+		ctx, cancel := context.WithCancel(t.Context())
+		var gc sync.WaitGroup
+		gc.Go(func() {
+			i.RunGC(ctx, GCOptions{
+				HighThresholdPercent: 85, LowThresholdPercent: 80, Usage: usage(95),
+				InUse: func() map[string]bool { return nil },
+				InUseByOthers: func(context.Context) (map[string]bool, error) {
+					if !listed.Load() {
+						return nil, errors.New("runtime is unavailable")
+					}
+					return map[string]bool{"reg.io/foreign:1": true}, nil
+				},
+			})
+		})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if removed := f.removedIDs(); len(removed) > 0 {
+			t.Errorf("removed %v while the images of other owners were unknown", removed)
+		}
+		listed.Store(true)
+		time.Sleep(defaultEvery)
+		synctest.Wait()
+		if removed := f.removedIDs(); !slices.Equal(removed, []string{"idle"}) {
+			t.Errorf("removed %v, want idle", removed)
+		}
+		cancel()
+		gc.Wait()
+	})
+}
+
 // TestRunGCWaitsForPods: after a restart, no image is removed before all pods of the node are known.
 func TestRunGCWaitsForPods(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,10 +19,14 @@ const sharedName = ".shared-mount"
 
 // EnsureSharedMount makes mounts below rootDir propagate to containers with the mountPropagation
 // HostToContainer or Bidirectional. If rootDir is on a private mount, it is bind-mounted onto
-// itself, and that mount is made shared.
+// itself, and that mount is made shared. It is an error if pods that berth did not create have mounts
+// below it, because their mounts would be covered and changed.
 func EnsureSharedMount(rootDir string) error {
 	shared, err := isShared(rootDir)
 	if err != nil || shared {
+		return err
+	}
+	if err := checkForeignMounts(rootDir); err != nil {
 		return err
 	}
 	// MS_REC keeps mounted volumes visible.
@@ -37,6 +42,27 @@ func EnsureSharedMount(rootDir string) error {
 	}
 	if err := os.WriteFile(filepath.Join(rootDir, sharedName), []byte(id), 0o600); err != nil {
 		return fmt.Errorf("record mount of %s: %w", rootDir, err)
+	}
+	return nil
+}
+
+// checkForeignMounts returns ErrForeign if a pod that berth did not create has a mount.
+func checkForeignMounts(rootDir string) error {
+	_, foreign, err := ListPods(context.Background(), rootDir)
+	if err != nil || len(foreign) == 0 {
+		return err
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(table)) {
+		for _, uid := range foreign {
+			dir := filepath.Join(rootDir, "pods", string(uid))
+			if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+				return fmt.Errorf("mounts of the pod in %s: %w", dir, ErrForeign)
+			}
+		}
 	}
 	return nil
 }

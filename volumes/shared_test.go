@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -45,6 +46,27 @@ func TestEnsureSharedMount(t *testing.T) {
 			t.Errorf("after the release: got shared %v, %v", shared, err)
 		}
 	}
+}
+
+// A root directory with mounted volumes of a kubelet is not covered by another mount.
+func TestEnsureSharedMountKeepsForeignMounts(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	t.Cleanup(func() { unmountBelow(t, top) })
+	must(t, unix.Mount(top, top, "", unix.MS_BIND, ""))
+	must(t, unix.Mount("", top, "", unix.MS_PRIVATE, ""))
+	root := top + "/root"
+	volume := root + "/pods/foreign/volumes/kubernetes.io~secret/token"
+	must(t, os.MkdirAll(volume, 0o750))
+	must(t, unix.Mount("tmpfs", volume, "tmpfs", 0, ""))
+	if err := EnsureSharedMount(root); !errors.Is(err, ErrForeign) {
+		t.Errorf("got %v", err)
+	}
+	if n := len(mountsBelow(t, root)); n != 1 {
+		t.Errorf("got %d mounts, want 1", n)
+	}
+	must(t, unix.Unmount(volume, 0))
+	must(t, EnsureSharedMount(root))
 }
 
 // An existing shared mount is used and kept.

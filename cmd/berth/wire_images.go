@@ -42,6 +42,7 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 		MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge, Interval: c.GCPeriod,
 		KeepNames: b.runtime.client.SandboxImages(ctx), KeepPreloaded: true, Pinned: b.offline.Pinned,
 		PodsKnown: b.agent.HasSynced, InUse: b.agent.StatusCache.ImagesInUse,
+		InUseByOthers: b.runtime.client.ForeignImages,
 	}
 }
 

@@ -132,6 +132,27 @@ func TestServeRemovesOnlyOldSockets(t *testing.T) {
 	}
 }
 
+// TestSocketsOfOtherAgentAreKept has a live kubelet with a plugin on the host.
+func TestSocketsOfOtherAgentAreKept(t *testing.T) {
+	t.Parallel()
+	r := newManager(t, tempDir(t), nil)
+	for _, name := range []string{"plugin.sock", socketName} {
+		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(r.dir, name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ln.Close() })
+	}
+	if err := r.serve(t.Context()); !errors.Is(err, errServed) {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{"plugin.sock", socketName} {
+		if _, err := os.Lstat(filepath.Join(r.dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestLongSocketPath uses a directory whose path is too long for a socket address.
 func TestLongSocketPath(t *testing.T) {
 	t.Parallel()

@@ -74,20 +74,27 @@ func (d *Manager) notifyChanges(ctx context.Context) {
 	}
 }
 
+// errServed reports that another process, such as a kubelet, serves the registration socket.
+var errServed = errors.New("another process serves the device plugin socket")
+
 // serve creates and serves the socket. It first removes the sockets of plugins, which tells them to
-// register again.
+// register again. While another process serves the socket, the directory belongs to it, and serve
+// changes nothing.
 func (d *Manager) serve(ctx context.Context) error {
 	if err := os.MkdirAll(d.opt.Dir, 0o750); err != nil {
 		return fmt.Errorf("device plugin directory: %w", err)
-	}
-	if err := removeSockets(d.opt.Dir); err != nil {
-		return fmt.Errorf("remove device plugin sockets: %w", err)
 	}
 	at, err := openDir(d.opt.Dir)
 	if err != nil {
 		return fmt.Errorf("device plugin directory: %w", err)
 	}
 	defer at.Close()
+	if conn, err := new(net.Dialer).DialContext(ctx, "unix", at.socket(socketName)); err == nil {
+		return errors.Join(errServed, conn.Close())
+	}
+	if err := removeSockets(d.opt.Dir); err != nil {
+		return fmt.Errorf("remove device plugin sockets: %w", err)
+	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "unix", at.socket(socketName))
 	if err != nil {
 		return fmt.Errorf("listen on device plugin socket: %w", err)
