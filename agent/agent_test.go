@@ -42,6 +42,7 @@ type testHost struct {
 	standalone bool        // the node has no API server
 	slots      int         // pods that start at the same time; zero: 10
 	prober     *fakeProber // nil: no probes run
+	owner      PodOwner    // nil: the agent owns all pods
 }
 
 func newTestHost() *testHost { return &testHost{Host: hostfake.NewHost()} }
@@ -158,7 +159,7 @@ func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records
 	l.agent = New(Config{
 		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{
 			Node: node, StartSlots: cmp.Or(h.slots, 10), Standalone: h.standalone,
-		}, Runtime: fakeRuntime{l}, Host: fakeHostPods{l},
+		}, Runtime: fakeRuntime{l}, Host: fakeHostPods{l}, Owner: h.owner,
 		Sources: all, Store: store, Records: records, BootID: h.boot,
 		Events:  events.NewRecorder(events.RecorderOptions{}),
 		Metrics: Metrics{Pods: pod.Metrics{Divergence: func() { l.divergences.Add(1) }}},

@@ -27,10 +27,10 @@ const (
 	orphanUID  = "8e1b8b3e-0000-4000-8000-000000000018" // an orphaned pod of berth without a sandbox
 )
 
-// TestForeignPodsAreNotTouched (S-foreign) has pods of a kubelet, of another berth with other directories and
+// TestScenario18_ForeignPodsAreNotTouched has pods of a kubelet, of another berth with other directories and
 // of an unknown program on the host. berth starts with an empty store, after SIGKILL with a lost store, and
 // after SIGKILL. Each time it deletes its own orphaned pods, and nothing of the foreign pods changes.
-func TestForeignPodsAreNotTouched(t *testing.T) {
+func TestScenario18_ForeignPodsAreNotTouched(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
