@@ -131,7 +131,8 @@ func TestLeaksFindsOrphanedResourcesOfBerth(t *testing.T) {
 	h.file("addresses/x/10.0.0.6", otherBerth+"\r\neth0")
 	calls := 0
 	found := h.leaks(LeakQuery{
-		Known: func(id string) bool { return id == known }, OwnsPod: func(uid string) bool { return uid != "uid-"+otherBerth },
+		Known:   func(id string) bool { return id == known },
+		OwnsPod: func(uid string) bool { return uid != "uid-"+otherBerth },
 		FilterUnknown: func(_ context.Context, ids []string) ([]string, error) {
 			calls++
 			return slices.DeleteFunc(ids, func(id string) bool { return id == listed }), nil

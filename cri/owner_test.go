@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/containerd/containerd/api/services/containers/v1"
@@ -44,9 +45,7 @@ func TestOwnerOfRuntimeObjects(t *testing.T) {
 			t.Errorf("%s: got creator %q, want %q", name, got, c.creator)
 		}
 		record := &containers.Container{Labels: map[string]string{"io.cri-containerd.kind": "sandbox"}}
-		for k, v := range c.labels {
-			record.Labels[k] = v
-		}
+		maps.Copy(record.Labels, c.labels)
 		if got := client.isOwnRecord(record); got != c.owned {
 			t.Errorf("%s: got own containerd record %v", name, got)
 		}
@@ -81,10 +80,11 @@ func TestInstancesShareRuntime(t *testing.T) {
 		ids[c] = sandbox.ID
 	}
 	raw := runtimeapi.NewRuntimeServiceClient(fake.Conn())
-	kubelet, err := raw.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "k", Namespace: "default", Uid: "of-kubelet"},
 		Labels:   map[string]string{labelPodUID: "of-kubelet"},
-	}})
+	}
+	kubelet, err := raw.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,8 @@ func TestOldestDeletedPodsAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := s.DeletedPods()
-	if err != nil || len(got) != maxDeleted || got[0] != "2" || got[maxDeleted-1] != types.UID(fmt.Sprint(maxDeleted+1)) {
+	last := types.UID(fmt.Sprint(maxDeleted + 1))
+	if err != nil || len(got) != maxDeleted || got[0] != "2" || got[maxDeleted-1] != last {
 		t.Errorf("got %d pods from %v on, %v", len(got), got[:1], err)
 	}
 }

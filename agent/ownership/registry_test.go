@@ -152,7 +152,8 @@ func TestSimOwnership(t *testing.T) {
 func TestProveMarksDirectoriesOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	w := &world{
-		dirs: map[types.UID]bool{"old": true}, marked: map[types.UID]bool{}, owner: map[types.UID]string{"old": "berth"},
+		dirs: map[types.UID]bool{"old": true}, marked: map[types.UID]bool{},
+		owner: map[types.UID]string{"old": "berth"},
 	}
 	r := New(w, func(types.UID) bool { return true })
 	if r.Owns("old") {

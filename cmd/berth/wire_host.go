@@ -245,7 +245,8 @@ func (h *host) Allocatable() corev1.ResourceList { return h.resources.Allocatabl
 func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
-		Name: c.NodeName, Instance: ownership.Instance(c.RootDir), Capacity: h.resources.Capacity, Allocatable: h.resources.Allocatable,
+		Name: c.NodeName, Instance: ownership.Instance(c.RootDir),
+		Capacity: h.resources.Capacity, Allocatable: h.resources.Allocatable,
 		Standalone: c.Standalone(), HostIPs: h.ips, UserIDs: h.userIDs,
 		ClusterDomain: c.Network.ClusterDomain, ClusterDNS: node.AddressStrings(c.Network.ClusterDNS),
 		HostResolvConf:     h.resolvConf.Current(h.b.log),

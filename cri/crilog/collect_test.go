@@ -84,8 +84,8 @@ func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 	if err != nil || g != (Collected{PodDirs: 1, Logs: 1, Bytes: 40}) {
 		t.Errorf("collected %+v: %v", g, err)
 	}
-	want := "a_b_c_d/x lost+found/x ns_foreign_u2/c/0.log ns_kubelet_u5/c/0.log ns_ours_u3/c/1.log ns_ours_u3/c/2.log " +
-		"ns_ours_u3/c/notes.txt ns_ours_u3/other/4.log ns_young_u4/c/0.log one_two/x"
+	want := "a_b_c_d/x lost+found/x ns_foreign_u2/c/0.log ns_kubelet_u5/c/0.log ns_ours_u3/c/1.log " +
+		"ns_ours_u3/c/2.log ns_ours_u3/c/notes.txt ns_ours_u3/other/4.log ns_young_u4/c/0.log one_two/x"
 	if got := tree(t, root); got != want {
 		t.Errorf("remaining:\n%s\nwant:\n%s", got, want)
 	}

@@ -104,7 +104,10 @@ func newCgroups(m machine, o Options) (*Cgroups, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cgroups{machine: m, layout: l, owner: o.Owner, requested: requested{}, limited: map[types.UID]bool{}, memory: reserved{}}
+	c := &Cgroups{
+		machine: m, layout: l, owner: o.Owner,
+		requested: requested{}, limited: map[types.UID]bool{}, memory: reserved{},
+	}
 	c.rules = rules{pids: o.PodPidsLimit, quota: o.CPUQuota, period: o.CPUPeriod}
 	if m.v2 {
 		c.rules.reserve, c.rules.factor, c.rules.page = o.ReserveMemory, o.MemoryThrottlingFactor,

@@ -125,9 +125,11 @@ func (f *foreignWorld) startKubeletPod(root, logs string) {
 			filepath.Join(dir, "volume-subpaths/data/main/0/file-of-a-subpath"):     "x",
 			filepath.Join(dir, "volumes/kubernetes.io~configmap/conf/..data/a.txt"): "a",
 		} {
-			f.must("write "+path, errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, []byte(text), 0o600)))
+			f.must("make the directory of "+path, os.MkdirAll(filepath.Dir(path), 0o750))
+			f.must("write "+path, os.WriteFile(path, []byte(text), 0o600))
 		}
-		f.must("mount a secret", errors.Join(os.MkdirAll(secret, 0o750), unix.Mount("tmpfs", secret, "tmpfs", 0, "size=1m")))
+		f.must("make the directory of a secret", os.MkdirAll(secret, 0o750))
+		f.must("mount a secret", unix.Mount("tmpfs", secret, "tmpfs", 0, "size=1m"))
 		f.must("write a secret", os.WriteFile(filepath.Join(secret, "token"), []byte(name), 0o600))
 		f.mounted = append(f.mounted, secret)
 	}
@@ -138,7 +140,9 @@ func (f *foreignWorld) startKubeletPod(root, logs string) {
 	sandbox := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "kubelet", Namespace: "default", Uid: kubeletUID},
 		LogDirectory: filepath.Join(logs, "default_kubelet_"+kubeletUID), Labels: labels,
-		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: f.host.CgroupRoot + "/kubepods/besteffort/pod" + kubeletUID},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: f.host.CgroupRoot + "/kubepods/besteffort/pod" + kubeletUID,
+		},
 	}
 	sb, err := f.host.Runtime.RunPodSandbox(f.Context(), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 	f.must("run a sandbox", err)
@@ -150,7 +154,8 @@ func (f *foreignWorld) startKubeletPod(root, logs string) {
 			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Labels: labels, LogPath: "main/0.log",
 			Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}, Args: []string{"sleep"},
 			Mounts: []*runtimeapi.Mount{{
-				ContainerPath: "/data", HostPath: filepath.Join(root, "pods", kubeletUID, "volumes/kubernetes.io~empty-dir/data"),
+				ContainerPath: "/data",
+				HostPath:      filepath.Join(root, "pods", kubeletUID, "volumes/kubernetes.io~empty-dir/data"),
 			}},
 			Linux: &runtimeapi.LinuxContainerConfig{},
 		},
@@ -219,7 +224,8 @@ func (f *foreignWorld) compare(when string, before map[string]string) {
 		f.Fatalf("the state before has only %d entries", len(before))
 	}
 	for what := range now {
-		if _, was := before[what]; !was && slices.ContainsFunc(f.dirs, func(d string) bool { return strings.HasPrefix(what, d+"/") }) {
+		inside := func(dir string) bool { return strings.HasPrefix(what, dir+"/") }
+		if _, was := before[what]; !was && slices.ContainsFunc(f.dirs, inside) {
 			f.Errorf("%s: %s was created", when, what)
 		}
 	}
