@@ -34,16 +34,25 @@ type Finder struct {
 // do not show their owner are among the leaks only if no other program has pods on this host.
 func (s *Finder) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 	found, err := s.find(ctx, deep)
-	unmarked := func(l agent.Leak) bool { return l.Ownership != agent.Marked }
-	if err != nil || !slices.ContainsFunc(found, unmarked) {
-		return found, err
-	}
-	shared, err := s.shared(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if shared {
-		found = slices.DeleteFunc(found, unmarked)
+	return own(found, func() (bool, error) { return s.shared(ctx) })
+}
+
+// own returns the leaks that can only be berth's own: all of them, or on a host with pods of other
+// programs those with a mark. shared is called only if it matters.
+func own(found []agent.Leak, shared func() (bool, error)) ([]agent.Leak, error) {
+	unmarked := func(l agent.Leak) bool { return l.Ownership != agent.Marked }
+	if !slices.ContainsFunc(found, unmarked) {
+		return found, nil
+	}
+	is, err := shared()
+	switch {
+	case err != nil:
+		return nil, err
+	case is:
+		return slices.DeleteFunc(found, unmarked), nil
 	}
 	return found, nil
 }
