@@ -59,6 +59,7 @@ func (c Node) Report(ctx context.Context) (r nodeapi.CheckReport) {
 	c.checkDisks(add)
 	c.checkImageDisk(ctx, add)
 	c.checkForeignPods(ctx, add)
+	c.checkCosts(ctx, add)
 	add("privileges", true, rootOnly(), "running as root", "run berth as root: it mounts volumes and creates cgroups")
 	return r
 }

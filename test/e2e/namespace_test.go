@@ -60,7 +60,7 @@ var versionTests = []string{
 	"TestScenario05_TwentyPodsShareOnePull", "TestScenario18_OtherContainersInContainerdAreKept",
 	"TestScenario21_TimedOutCommandLeavesNoProcess", "TestScenario28_ReclaimRemovesOnlyNeededImages",
 	"TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts",
-	"TestCheckAndVersion", "TestImageVolumes", "TestRecursiveReadOnlyMounts", "TestStopSignals",
+	"TestCheckAndVersion", "TestCheckReportsCosts", "TestImageVolumes", "TestRecursiveReadOnlyMounts", "TestStopSignals",
 	"TestSupplementalGroupsPolicy", "TestUsersGroupsAndCapabilities",
 }
 
