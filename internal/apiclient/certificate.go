@@ -31,10 +31,11 @@ type CertificateOptions struct {
 	BootstrapClient func() (*Client, error) // client for requests without a valid certificate; nil: none
 	Hint            string                  // what the user can do if no request is possible, for errors
 	Log             *slog.Logger
-	Now             func() time.Time    // default time.Now
-	OnIssued        func()              // called for every issued certificate; may be nil
-	OnError         func()              // called for every failed request; may be nil
-	OnRotated       func(time.Duration) // receives the age of a certificate that was replaced; may be nil
+	Now             func() time.Time // default time.Now
+	OnIssued        func()           // called for every issued certificate; may be nil
+	OnError         func()           // called for every failed request; may be nil
+	// OnRotated receives the age of a certificate that was replaced; may be nil.
+	OnRotated func(time.Duration)
 }
 
 // Certificate is a certificate that the agent requests and renews. It is safe for concurrent use.

@@ -64,13 +64,15 @@ func TestWatchesAreReportedAsWatches(t *testing.T) {
 	t.Parallel()
 	var got Request
 	rt := observed(roundTripFunc(func(*http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: http.StatusOK}, nil
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 	}), func(r Request) { got = r })
 	for query, want := range map[string]bool{"watch=true": true, "watch=1": true, "watch=false": false, "": false} {
 		r := httptest.NewRequest(http.MethodGet, "http://server/api/v1/pods?"+query, nil)
-		if resp, err := rt.RoundTrip(r); err != nil || resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: %v", query, err)
+		resp, err := rt.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
 		}
+		_ = resp.Body.Close()
 		if got.Watch != want || got.Host != "server" {
 			t.Errorf("%s: got %+v", query, got)
 		}

@@ -31,8 +31,8 @@ type Field struct {
 func Fields() []Field { return slices.Clone(table) }
 
 const (
-	noStatics   = "berth does not assign exclusive CPUs, memory or NUMA nodes"
-	joined      = "on a node that has joined a server"
+	noStatics = "berth does not assign exclusive CPUs, memory or NUMA nodes"
+	joined    = "on a node that has joined a server"
 )
 
 // table must not be modified.

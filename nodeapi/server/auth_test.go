@@ -97,8 +97,8 @@ func TestEveryRouteRequiresItsPermission(t *testing.T) {
 	t.Parallel()
 	var all []string
 	for _, verb := range []string{"get", "create", "update", "patch", "delete", "list", "*"} {
-		for _, sub := range []string{"healthz", "pods", "configz", "metrics", "stats", "log", "checkpoint", "proxy", "spec", "status",
-			""} {
+		for _, sub := range []string{"healthz", "pods", "configz", "metrics", "stats", "log", "checkpoint", "proxy",
+			"spec", "status", ""} {
 			all = append(all, verb+" "+sub)
 		}
 	}

@@ -102,7 +102,7 @@ func TestCheckpointRespondsWithTheArchive(t *testing.T) {
 	}{
 		"ns/p/c?timeout=7":   {200, `{"items":["/var/lib/kubelet/checkpoints/a.tar"]}`},
 		"ns/p/gone":          {404, `checkpointing of ns/p/gone failed (pods "p" not found)`},
-		"ns/p/unsupported":   {500, "checkpointing of ns/p/unsupported failed (checkpoint container c1: unknown method"},
+		"ns/p/unsupported":   {500, "checkpointing of ns/p/unsupported failed (checkpoint container c1: unknown"},
 		"ns/p/c?timeout=7s":  {400, `timeout "7s": must be a number of seconds`},
 		"ns/p/c?timeout=-10": {400, "must be a number of seconds"},
 	} {

@@ -78,7 +78,8 @@ func TestNodeLogQueryIsParsedAndValidated(t *testing.T) {
 func fakeJournal(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "journalctl")
-	script := "#!/bin/sh\nif [ \"$1\" = --field ]; then echo init.scope; echo kubelet.service; exit; fi\necho \"args $*\"\n"
+	script := "#!/bin/sh\nif [ \"$1\" = --field ]; then echo init.scope; echo kubelet.service; exit; fi\n" +
+		"echo \"args $*\"\n"
 	if err := os.WriteFile(file, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@ package server
 import (
 	"fmt"
 	"net/http"
-	"net/http/pprof" //nolint:gosec // the default mux, which the import changes, is not served
+	"net/http/pprof"
 	"strconv"
 )
 
