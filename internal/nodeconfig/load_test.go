@@ -66,6 +66,8 @@ func TestDefaultsAreStandalone(t *testing.T) {
 			UnauthorizedTTL:   30 * time.Second,
 			StreamIdleTimeout: 4 * time.Hour,
 			SystemLogHandler:  true,
+			Profiling:         true,
+			DebugFlags:        true,
 		},
 		Node: Node{Register: true, StatusUpdateFrequency: 10 * time.Second, StatusReportFrequency: 5 * time.Minute,
 			StatusMaxImages: 50, LeaseDuration: 40 * time.Second, RotateCertificates: true,
