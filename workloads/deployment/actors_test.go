@@ -210,14 +210,16 @@ func (w *world) editAsUser() {
 	}
 }
 
-// editReplicaSets creates a ReplicaSet that matches the selector, takes the name of the next one, or deletes one.
+// editReplicaSets creates a ReplicaSet that matches the selector, creates one with the name that a new template gets,
+// or deletes one.
 func (w *world) editReplicaSets() {
+	w.images++
 	d := w.deployment()
+	d.Spec.Template.Spec.Containers[0].Image = fmt.Sprintf("v1.%d", w.images)
 	r := newRollout(Input{Now: now, Deployment: d}, nil)
 	rs := &r.newReplicaSet().ReplicaSet
 	switch w.rng.IntN(3) {
 	case 0:
-		w.images++
 		rs.Name, rs.OwnerReferences = fmt.Sprintf("orphan-%d", w.images), nil
 		rs.Spec.Template.Spec.Containers[0].Image = rs.Name
 		rs.Spec.Selector.MatchLabels["pod-template-hash"] = rs.Name
@@ -231,6 +233,7 @@ func (w *world) editReplicaSets() {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("other-%d", w.rng.IntN(99))},
 		}); err == nil {
 			w.createForeign(rs)
+			w.edit(func(now *appsv1.Deployment) { now.Spec.Template = d.Spec.Template })
 		}
 	case 2:
 		if sets := w.owned(); len(sets) > 0 && !w.calm {
@@ -255,7 +258,9 @@ func (w *world) settle() {
 	w.quiet, w.failing = true, false
 	w.edit(func(d *appsv1.Deployment) {
 		d.Spec.Paused = false
-		d.Spec.Template.Spec.Containers[0].Image = "v1"
+		if c := &d.Spec.Template.Spec.Containers[0]; c.Image == "bad" {
+			c.Image = "v1"
+		}
 	})
 	rest := 0
 	for range 400 {

@@ -16,7 +16,8 @@
 //
 // The model world (TestModelWorld) checks, with late watches and an executor that is killed between any two writes:
 //
-//	D1 The replicas of all ReplicaSets together are never scaled up above replicas + maxSurge.
+//	D1 The replicas of all ReplicaSets together are never scaled up above replicas + maxSurge. While a decision that
+//	   scales in proportion, and so both adds and removes replicas, is executed, the total may be above.
 //	D2 No decision scales ReplicaSets down so that fewer than replicas − maxUnavailable pods that are available stay,
 //	   unless the Deployment itself was scaled, or does not use RollingUpdate.
 //	D3 There is at most one ReplicaSet of a Deployment per template.

@@ -29,13 +29,14 @@ type world struct {
 	rng *rand.Rand
 	s   *wt.Server
 	e   *wt.Executor
-	// calm worlds have no failing pods and no change of the number of replicas: there the pods themselves must stay
-	// available, not only what the controller observed.
+	// calm worlds have no failing pods, no change of the number of replicas, and prompt watches: there the pods
+	// themselves must stay available, not only what the controller observed.
 	calm    bool
 	quiet   bool // nothing fails and nobody edits any more
 	failing bool // the ReplicaSet controller reports that it cannot create pods
 
 	decided Input // of the last decision
+	mixed   bool  // the last decision both adds and removes replicas
 	created map[types.UID]bool
 	foreign map[types.UID]bool
 	images  int
@@ -103,8 +104,16 @@ func (w *world) owned() (out []*appsv1.ReplicaSet) {
 
 // sync runs the controller once.
 func (w *world) sync() {
-	w.e.View.Advance(w.rng)
-	if w.quiet {
+	if w.rng.IntN(2) == 0 {
+		w.e.View.Advance(w.rng)
+	}
+	if w.calm {
+		w.markAvailable()
+		for _, rs := range wt.List[*appsv1.ReplicaSet](w.s) {
+			w.reportStatus(rs)
+		}
+	}
+	if w.calm || w.quiet {
 		w.e.View.CatchUp()
 	}
 	_, err := wt.Sync(w.e, "ns", "web", func(d *appsv1.Deployment, failed *workloads.WriteError) decision {
@@ -163,6 +172,7 @@ func (w *world) checkDecision(out decision) {
 			next[rs.Name] = rs
 		}
 	}
+	w.checkTotal(next)
 	if !isRollingUpdate(d) || len(before) == 0 {
 		return
 	}
@@ -187,6 +197,24 @@ func (w *world) checkDecision(out decision) {
 	if !scaled && !d.Spec.Paused && is < min(was, minimum) {
 		w.errorf("D2: %d available replicas become %d, below %d", was, is, minimum)
 	}
+}
+
+// checkTotal checks the sizes that a decision leads to.
+func (w *world) checkTotal(next map[string]*appsv1.ReplicaSet) {
+	was := map[string]int32{}
+	for _, rs := range w.decided.ReplicaSets {
+		was[rs.Name] = *rs.Spec.Replicas
+	}
+	adds, removes, sum := false, false, int32(0)
+	for _, rs := range next {
+		n := *rs.Spec.Replicas
+		adds, removes, sum = adds || n > was[rs.Name], removes || n < was[rs.Name], sum+n
+	}
+	d := w.decided.Deployment
+	if limit := *d.Spec.Replicas + maxSurge(d); adds && sum > limit {
+		w.errorf("D1: a decision leads to %d replicas, above %d", sum, limit)
+	}
+	w.mixed = adds && removes
 }
 
 func (w *world) checkDeletion(rs *appsv1.ReplicaSet, observed []*appsv1.ReplicaSet) {
@@ -238,7 +266,7 @@ func (w *world) replicaSetChanged(before, now *appsv1.ReplicaSet) {
 			sum += *rs.Spec.Replicas
 		}
 		d := w.decided.Deployment
-		if limit := *d.Spec.Replicas + maxSurge(d); sum > limit {
+		if limit := *d.Spec.Replicas + maxSurge(d); sum > limit && !w.mixed {
 			w.errorf("D1: %s is scaled up to %d: %d in all, above %d", now.Name, *now.Spec.Replicas, sum, limit)
 		}
 	}
@@ -259,7 +287,9 @@ func (w *world) replicaSetChanged(before, now *appsv1.ReplicaSet) {
 func (w *world) podCreated(pod *corev1.Pod) {
 	newest := ""
 	highest := int64(0)
+	exists := map[types.UID]bool{} // a user may have deleted others
 	for _, rs := range w.owned() {
+		exists[rs.UID] = true
 		if n := revisionOf(&replicaSet{ReplicaSet: *rs}); n > highest {
 			newest, highest = string(rs.UID), n
 		}
@@ -268,7 +298,8 @@ func (w *world) podCreated(pod *corev1.Pod) {
 		return
 	}
 	for _, other := range wt.List[*corev1.Pod](w.s) {
-		if string(metav1.GetControllerOf(other).UID) != newest && !workloads.Terminated(other) {
+		owner := metav1.GetControllerOf(other).UID
+		if string(owner) != newest && exists[owner] && !workloads.Terminated(other) {
 			w.errorf("D6: pod %s is created while %s exists", pod.Name, other.Name)
 		}
 	}
