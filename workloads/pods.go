@@ -2,14 +2,15 @@ package workloads
 
 import (
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/dump"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/utils/dump"
 )
 
 // Active reports whether a pod counts as a replica: it is neither terminating nor terminated.
@@ -108,12 +109,8 @@ func withOwner[T Object](o T, owner Object, kind metav1.TypeMeta) T {
 
 func withoutOwner[T Object](o T, owner Object) T {
 	out, _ := o.DeepCopyObject().(T)
-	refs := out.GetOwnerReferences()
-	for i := len(refs) - 1; i >= 0; i-- {
-		if refs[i].UID == owner.GetUID() {
-			refs = append(refs[:i:i], refs[i+1:]...)
-		}
-	}
-	out.SetOwnerReferences(refs)
+	out.SetOwnerReferences(slices.DeleteFunc(out.GetOwnerReferences(), func(ref metav1.OwnerReference) bool {
+		return ref.UID == owner.GetUID()
+	}))
 	return out
 }

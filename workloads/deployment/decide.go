@@ -37,7 +37,7 @@ type Input struct {
 type decision = workloads.Decision[appsv1.DeploymentStatus]
 
 // Decide returns what the Deployment needs next. The Deployment is defaulted and valid.
-func Decide(in Input) decision {
+func Decide(in Input) workloads.Decision[appsv1.DeploymentStatus] {
 	d := in.Deployment
 	if in.WriteError != nil {
 		return afterError(in)
@@ -197,8 +197,9 @@ func (r *rollout) write() {
 	}
 	for _, rs := range all {
 		if rs.observed != nil && rs.changed {
+			from := replicasOf(rs.observed.Spec.Replicas)
 			r.out.Writes = append(r.out.Writes, workloads.Write{
-				Verb: workloads.Update, Object: &rs.ReplicaSet, Success: scaled(rs, replicasOf(rs.observed.Spec.Replicas)),
+				Verb: workloads.Update, Object: &rs.ReplicaSet, Success: scaled(rs, from),
 			})
 		}
 	}

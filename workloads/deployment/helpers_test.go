@@ -82,7 +82,8 @@ type setOption func(*appsv1.ReplicaSet)
 
 // newSet returns the ReplicaSet of an image as the Deployment creates it: with the size and available replicas, the
 // revision, and the annotations of a Deployment of this number of replicas.
-func newSet(d *appsv1.Deployment, image string, size, available int32, revision int, options ...setOption) *appsv1.ReplicaSet {
+func newSet(d *appsv1.Deployment, image string, size, available int32, revision int,
+	options ...setOption) *appsv1.ReplicaSet {
 	of := d.DeepCopy()
 	of.Spec.Template = template(image)
 	r := newRollout(Input{Now: now, Deployment: of}, nil)

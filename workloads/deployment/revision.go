@@ -89,7 +89,7 @@ func (r *rollout) syncNewReplicaSet() {
 	}
 	r.revision = rs.Annotations[RevisionAnnotation]
 	if hasProgressDeadline(r.d) && findCondition(r.conditions, appsv1.DeploymentProgressing) == nil {
-		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonFound,
+		r.setProgressing(corev1.ConditionTrue, reasonFound,
 			fmt.Sprintf("Found new replica set %q", rs.Name))
 	}
 }
@@ -165,7 +165,7 @@ func (r *rollout) ensureNewReplicaSet() bool {
 	r.annotateReplicas(rs)
 	r.revision = rs.Annotations[RevisionAnnotation]
 	if hasProgressDeadline(r.d) {
-		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionTrue, reasonCreated,
+		r.setProgressing(corev1.ConditionTrue, reasonCreated,
 			fmt.Sprintf("Created new replica set %q", rs.Name))
 	}
 	return true

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/workloads"
@@ -51,7 +52,8 @@ func TestNewReplicaSet(t *testing.T) {
 		t.Errorf("annotations of the Deployment: %v", out.Annotations)
 	}
 	success := workloads.Event{
-		Type: "Normal", Reason: "ScalingReplicaSet", Message: fmt.Sprintf("Scaled up replica set %s from 0 to 3", rs.Name),
+		Type: "Normal", Reason: "ScalingReplicaSet",
+		Message: fmt.Sprintf("Scaled up replica set %s from 0 to 3", rs.Name),
 	}
 	failure := workloads.Event{
 		Type: "Warning", Reason: "ReplicaSetCreateError",
@@ -60,7 +62,7 @@ func TestNewReplicaSet(t *testing.T) {
 	if out.Writes[0].Success != success || out.Writes[0].Failure != failure {
 		t.Errorf("events %+v", out.Writes[0])
 	}
-	if !maps.Equal(before.Annotations, d.Annotations) || !maps.Equal(before.Spec.Template.Labels, d.Spec.Template.Labels) {
+	if !equality.Semantic.DeepEqual(before, d) {
 		t.Error("the decision modified its input")
 	}
 }
@@ -89,8 +91,8 @@ func TestRollbackGetsTheNewestRevision(t *testing.T) {
 		{name: "no revision", want: "3"},
 		{name: "not a number", revision: "x", want: "x"},
 		{
-			name: "a long history loses its oldest", revision: "1", history: strings.Repeat("1234,", 399) + "1234", want: "3",
-			wantHistory: strings.Repeat("1234,", 399) + "1",
+			name: "a long history loses its oldest", revision: "1", want: "3",
+			history: strings.Repeat("1234,", 399) + "1234", wantHistory: strings.Repeat("1234,", 399) + "1",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

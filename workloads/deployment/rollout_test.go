@@ -213,8 +213,8 @@ func TestScaling(t *testing.T) {
 			sets: sets{newSet(d10, "v0", 0, 0, 1), newSet(d10, "v1", 0, 0, 2)}, want: map[string]int32{"v1": 10},
 		},
 		{
-			name: "Recreate does not scale several in proportion but goes on", d: newDeployment(20, image("v2"), recreating),
-			sets: middle, want: map[string]int32{"v1": 0},
+			name: "Recreate does not scale several in proportion but goes on",
+			d:    newDeployment(20, image("v2"), recreating), sets: middle, want: map[string]int32{"v1": 0},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -41,7 +41,8 @@ func limits(d *appsv1.Deployment) (surge, unavailable int32) {
 
 // scaledValue resolves a number or percentage. The API server has validated it.
 func scaledValue(value *intstr.IntOrString, replicas int, roundUp bool) int32 {
-	n, err := intstr.GetScaledValueFromIntOrPercent(intstr.ValueOrDefault(value, intstr.FromInt32(0)), replicas, roundUp)
+	value = intstr.ValueOrDefault(value, intstr.FromInt32(0))
+	n, err := intstr.GetScaledValueFromIntOrPercent(value, replicas, roundUp)
 	if err != nil {
 		return 0
 	}
@@ -72,7 +73,7 @@ func (r *rollout) scalingEvent() bool {
 }
 
 func annotatedNumber(rs *replicaSet, key string) (int32, bool) {
-	n, err := strconv.Atoi(rs.Annotations[key])
+	n, err := strconv.ParseInt(rs.Annotations[key], 10, 32)
 	return int32(n), err == nil
 }
 

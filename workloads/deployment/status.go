@@ -72,10 +72,9 @@ func without(conditions []appsv1.DeploymentCondition,
 	return out
 }
 
-func (r *rollout) setCondition(kind appsv1.DeploymentConditionType, status corev1.ConditionStatus,
-	reason, message string) {
+func (r *rollout) setProgressing(status corev1.ConditionStatus, reason, message string) {
 	s := appsv1.DeploymentStatus{Conditions: r.conditions}
-	setCondition(&s, condition(r.in.Now, kind, status, reason, message))
+	setCondition(&s, condition(r.in.Now, appsv1.DeploymentProgressing, status, reason, message))
 	r.conditions = s.Conditions
 }
 
@@ -88,9 +87,9 @@ func (r *rollout) checkPaused() {
 	reported := progressing != nil && progressing.Reason == reasonPaused
 	switch {
 	case r.d.Spec.Paused && !reported:
-		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionUnknown, reasonPaused, "Deployment is paused")
+		r.setProgressing(corev1.ConditionUnknown, reasonPaused, "Deployment is paused")
 	case !r.d.Spec.Paused && reported:
-		r.setCondition(appsv1.DeploymentProgressing, corev1.ConditionUnknown, reasonResumed, "Deployment is resumed")
+		r.setProgressing(corev1.ConditionUnknown, reasonResumed, "Deployment is resumed")
 	}
 }
 

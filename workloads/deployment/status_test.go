@@ -87,7 +87,8 @@ func TestProgressingCondition(t *testing.T) {
 			want: fmt.Sprintf("True ReplicaSetUpdated ReplicaSet %q is progressing.", name),
 		},
 		{
-			name: "complete", sets: one(3), d: newDeployment(3, counts(3, 3, 1, 1), progressing("True", reasonUpdated, 601)),
+			name: "complete", sets: one(3),
+			d:    newDeployment(3, counts(3, 3, 1, 1), progressing("True", reasonUpdated, 601)),
 			want: fmt.Sprintf("True NewReplicaSetAvailable ReplicaSet %q has successfully progressed.", name),
 		},
 		{
@@ -167,7 +168,8 @@ func TestStatusCounts(t *testing.T) {
 	})
 	s := Decide(Input{Now: now, Deployment: d, ReplicaSets: sets{old, current}}).Status
 	got := []int32{
-		s.Replicas, s.UpdatedReplicas, s.ReadyReplicas, s.AvailableReplicas, s.UnavailableReplicas, *s.TerminatingReplicas,
+		s.Replicas, s.UpdatedReplicas, s.ReadyReplicas, s.AvailableReplicas, s.UnavailableReplicas,
+		*s.TerminatingReplicas,
 	}
 	if want := []int32{12, 5, 9, 7, 6, 3}; !slices.Equal(got, want) || s.ObservedGeneration != 7 {
 		t.Errorf("counts %v, want %v; observed generation %d", got, want, s.ObservedGeneration)
@@ -227,12 +229,16 @@ func TestStatusAfterFailedWrite(t *testing.T) {
 	}{
 		{
 			name: "creation", verb: workloads.Create, err: quota, deadline: 600,
-			condition: fmt.Sprintf("False ReplicaSetCreateError Failed to create new replica set %q: quota exceeded", rs.Name),
+			condition: "False ReplicaSetCreateError " +
+				fmt.Sprintf("Failed to create new replica set %q: quota exceeded", rs.Name),
 		},
 		{name: "creation without a deadline", verb: workloads.Create, err: quota},
 		{name: "update", verb: workloads.Update, err: quota, deadline: 600},
 		{name: "terminating namespace", verb: workloads.Create, err: terminating, deadline: 600},
-		{name: "name of another owner", verb: workloads.Create, err: exists, sets: sets{foreign}, deadline: 600, collision: 1},
+		{
+			name: "name of another owner", verb: workloads.Create, err: exists, sets: sets{foreign}, deadline: 600,
+			collision: 1,
+		},
 		{name: "exists but is not observed", verb: workloads.Create, err: exists, deadline: 600},
 		{name: "exists as own", verb: workloads.Create, err: exists, sets: sets{rs}, deadline: 600},
 	} {

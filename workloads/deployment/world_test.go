@@ -20,8 +20,6 @@ import (
 	wt "berth/workloads/workloadstest"
 )
 
-var replicaSetKind = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ReplicaSet"}
-
 // world is a model world with one Deployment, its ReplicaSets, and pods. The ReplicaSet controller, kubelets and users
 // are part of it.
 type world struct {
@@ -355,7 +353,7 @@ func (w *world) step() {
 
 func TestModelWorld(t *testing.T) {
 	t.Parallel()
-	wt.RunSeeds(t, 40, func(t *testing.T, rng *rand.Rand) {
+	wt.RunSeeds(t, 30, func(t *testing.T, rng *rand.Rand) {
 		t.Helper()
 		w := newWorld(t, rng)
 		for range 150 {
