@@ -134,33 +134,13 @@ func (w *world) runPods() {
 			})
 		}
 	}
-	if w.calm {
-		w.markAvailable()
-	}
+	d := w.deployment()
+	w.reached = w.reached || w.available(d) >= *d.Spec.Replicas
 }
 
 func (w *world) editPod(pod *corev1.Pod, change func(*corev1.Pod)) {
 	if err := wt.Edit(w.s, pod.Namespace, pod.Name, change); err != nil {
 		w.t.Fatal(err)
-	}
-}
-
-// markAvailable labels the pods that are available now, and the Deployment when all its replicas have been.
-func (w *world) markAvailable() {
-	d := w.deployment()
-	n := int32(0)
-	for _, pod := range wt.List[*corev1.Pod](w.s) {
-		available, _ := workloads.Available(pod, d.Spec.MinReadySeconds, w.s.Now)
-		if !available || !workloads.Active(pod) {
-			continue
-		}
-		n++
-		w.editPod(pod, func(p *corev1.Pod) {
-			p.Labels["was-available"] = "true"
-		})
-	}
-	if n >= *d.Spec.Replicas {
-		w.edit(func(d *appsv1.Deployment) { label(d, "reached", "true") })
 	}
 }
 

@@ -30,6 +30,7 @@ type world struct {
 	// calm worlds have no failing pods, no change of the number of replicas, and prompt watches: there the pods
 	// themselves must stay available, not only what the controller observed.
 	calm    bool
+	reached bool // all replicas have been available
 	quiet   bool // nothing fails and nobody edits any more
 	failing bool // the ReplicaSet controller reports that it cannot create pods
 
@@ -106,7 +107,6 @@ func (w *world) sync() {
 		w.e.View.Advance(w.rng)
 	}
 	if w.calm {
-		w.markAvailable()
 		for _, rs := range wt.List[*appsv1.ReplicaSet](w.s) {
 			w.reportStatus(rs)
 		}
@@ -307,22 +307,24 @@ func (w *world) podCreated(pod *corev1.Pod) {
 // several ReplicaSets may exist.
 func (w *world) strategyChanged() bool { return w.deployment().Labels["strategy"] == "changed" }
 
-// checkAvailable checks that a rollout of pods that do not fail leaves the minimum available.
+// checkAvailable checks that a rollout of pods that do not fail leaves the minimum available, once it was reached.
 func (w *world) checkAvailable() {
-	available := int32(0)
-	for _, pod := range wt.List[*corev1.Pod](w.s) {
-		if pod.Labels["was-available"] == "true" && workloads.Active(pod) {
-			available++
-		}
-	}
 	d := w.deployment()
 	minimum := *d.Spec.Replicas - maxUnavailable(d)
-	if w.decided.Deployment == nil || d.Labels["reached"] != "true" {
-		return
+	if n := w.available(d); w.reached && n < minimum {
+		w.errorf("D2: %d pods available, below %d", n, minimum)
 	}
-	if available < minimum {
-		w.errorf("D2: %d pods available, below %d", available, minimum)
+}
+
+// available returns the number of available pods.
+func (w *world) available(d *appsv1.Deployment) (n int32) {
+	for _, pod := range wt.List[*corev1.Pod](w.s) {
+		available, _ := workloads.Available(pod, d.Spec.MinReadySeconds, w.s.Now)
+		if available && workloads.Active(pod) {
+			n++
+		}
 	}
+	return n
 }
 
 func (w *world) describe() string {
