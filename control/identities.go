@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
@@ -62,13 +65,26 @@ type identity struct {
 	release func()
 }
 
-// identityOf returns a connection to this server as the given user. It waits until the default roles exist.
+// permissionTimeout is how long a new identity waits for the authorizer to observe its roles. An administrator may
+// have taken them away.
+const permissionTimeout = 10 * time.Second
+
+// identityOf returns a connection to this server as the given user. It waits until the default roles exist and the
+// authorizer has observed those of the user: they let each controller record events.
 func (a *Assembly) identityOf(ctx context.Context, u user.Info) (*identity, error) {
 	select {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for default roles: %w", ctx.Err())
 	case <-a.access.policyStored:
 	}
+	_ = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, permissionTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			decision, _, err := a.access.authorizer.Authorize(ctx, authorizer.AttributesRecord{
+				User: u, Verb: "create", Namespace: metav1.NamespaceDefault, APIVersion: "v1", Resource: "events",
+				ResourceRequest: true,
+			})
+			return err == nil && decision == authorizer.DecisionAllow, nil
+		})
 	config := restclient.CopyConfig(a.Loopback)
 	config.BearerToken = a.access.identities.tokenFor(u)
 	client, err := kubernetes.NewForConfig(config)

@@ -146,7 +146,7 @@ func (x *execution) write(ctx context.Context, w workloads.Write) error {
 		written, err = r.update(ctx, copyOf(w.Object))
 	case workloads.Patch:
 		var body []byte
-		if body, err = patchBody(w.Base, w.Object); err == nil {
+		if body, err = patchBody(w); err == nil {
 			written, err = r.patch(ctx, w.Base, body)
 		}
 	case workloads.Delete:
@@ -157,11 +157,10 @@ func (x *execution) write(ctx context.Context, w workloads.Write) error {
 	switch {
 	case w.Verb == workloads.Delete && replaced(err):
 		return nil // the object was gone already
-	case w.Verb == workloads.Patch && replaced(err):
-		x.expectations.expectDeletion(x.key, x.owner.GetUID(), r, w.Base)
+	case errors.Is(err, errOutdated), w.Verb != workloads.Create && apierrors.IsConflict(err):
 		return errOutdated
-	case w.Verb == workloads.Update && (apierrors.IsConflict(err) || apierrors.IsNotFound(err)),
-		errors.Is(err, errOutdated):
+	case replaced(err):
+		x.expectations.expectDeletion(x.key, x.owner.GetUID(), r, w.Object)
 		return errOutdated
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return errNamespaceTerminating

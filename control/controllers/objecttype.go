@@ -76,19 +76,19 @@ func mustBe[T workloads.Object](obj workloads.Object) T {
 	return as
 }
 
-// patchBody returns the strategic merge patch that makes obj of base. The patch applies only to the object with the
-// UID of base. Elements of lists such as owner references and finalizers are changed one by one, so that concurrent
+// patchBody returns the strategic merge patch of a write. The patch applies only to the object with the UID of the
+// base and, with IfUnchanged, to its resource version. Elements of lists such as owner references and finalizers are changed one by one, so that concurrent
 // changes of other elements are kept.
-func patchBody(base, obj workloads.Object) ([]byte, error) {
-	before, err := json.Marshal(base)
+func patchBody(w workloads.Write) ([]byte, error) {
+	before, err := json.Marshal(w.Base)
 	if err != nil {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}
-	after, err := json.Marshal(obj)
+	after, err := json.Marshal(w.Object)
 	if err != nil {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}
-	body, err := strategicpatch.CreateTwoWayMergePatch(before, after, base)
+	body, err := strategicpatch.CreateTwoWayMergePatch(before, after, w.Base)
 	if err != nil {
 		return nil, fmt.Errorf("create patch: %w", err)
 	}
@@ -101,7 +101,10 @@ func patchBody(base, obj workloads.Object) ([]byte, error) {
 		metadata = map[string]any{}
 		patch["metadata"] = metadata
 	}
-	metadata["uid"] = base.GetUID()
+	metadata["uid"] = w.Base.GetUID()
+	if w.IfUnchanged {
+		metadata["resourceVersion"] = w.Base.GetResourceVersion()
+	}
 	if body, err = json.Marshal(patch); err != nil {
 		return nil, fmt.Errorf("encode patch: %w", err)
 	}

@@ -34,6 +34,9 @@ func TestDeployment(t *testing.T) {
 		!strings.Contains(out, "NewReplicaSet:") {
 		t.Errorf("kubectl describe: got\n%s", out)
 	}
+	if out := s.Kubectl(t, "get", "--raw", "/metrics"); !strings.Contains(out, `workqueue_adds_total{name="deployment"}`) {
+		t.Error("/metrics has no work queue of the deployment controller")
+	}
 	s.Kubectl(t, "delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
 	if left := s.Kubectl(t, "get", "replicasets,pods", "-o", "name"); left != "" {
 		t.Errorf("after the deletion of the deployment: %s", left)

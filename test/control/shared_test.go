@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -144,6 +145,10 @@ func stopShared() (failed int) {
 			fmt.Fprintln(os.Stderr, err)
 			failed++
 		}
+		if denied := c.log.deniedSystemUser(); denied != "" {
+			fmt.Fprintln(os.Stderr, "a default role lacks a permission:", denied)
+			failed++
+		}
 	}
 	return failed
 }
@@ -152,6 +157,7 @@ func stopShared() (failed int) {
 type logBuffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
+	denied string // the first line about a request of a controller or of the scheduler that RBAC denied
 }
 
 // maxLogBytes limits the size of a logBuffer, apart from the last write.
@@ -164,6 +170,9 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	if l.buffer.Len() > maxLogBytes {
 		l.buffer.Next(maxLogBytes / 2)
 	}
+	if l.denied == "" && deniedSystemUser.Match(p) {
+		l.denied = string(p)
+	}
 	return l.buffer.Write(p)
 }
 
@@ -171,6 +180,16 @@ func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Clone(l.buffer.String())
+}
+
+// deniedSystemUser matches a log line about a request that RBAC denied to a controller or the scheduler.
+var deniedSystemUser = regexp.MustCompile(
+	`User \\?"system:(serviceaccount:kube-system:|kube-)[a-z-]*\\?" cannot `)
+
+func (l *logBuffer) deniedSystemUser() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.denied
 }
 
 func TestMain(m *testing.M) {
