@@ -2,9 +2,8 @@ package authz
 
 import rbacv1 "k8s.io/api/rbac/v1"
 
-// controllers adds the roles of upstream's controllers, for clusters in which
-// kube-controller-manager runs them with individual service accounts. berth's own controllers use
-// the server's identity.
+// controllers adds the roles of upstream's controllers. The server's own controllers and those of
+// kube-controller-manager use them with individual service accounts.
 func (d *Defaults) controllers() {
 	for _, roles := range []map[string][]rbacv1.PolicyRule{
 		workloadControllers(), nodeControllers(), networkAndStorageControllers(), clusterControllers(),

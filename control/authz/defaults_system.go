@@ -76,7 +76,7 @@ func (d *Defaults) signers() {
 			"certificatesigningrequests/selfnodeclient"))
 }
 
-// scheduler adds the roles of kube-scheduler as a separate process.
+// scheduler adds the roles of the scheduler, in this server or as a separate process.
 func (d *Defaults) scheduler() {
 	d.role("system:kube-scheduler",
 		eventsRule(),
