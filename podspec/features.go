@@ -99,6 +99,17 @@ func FeaturesFromLabels(labels map[string]string) (out []Feature) {
 	return out
 }
 
+// DeclaredFeatures returns the features that a node declares in its status, sorted: those of upstream's
+// registry (k8s.io/component-helpers/nodedeclaredfeatures) that berth supports. Upstream's scheduler
+// assigns a pod only to a node that declares what the pod needs, and the API server rejects a change
+// of a pod that its node does not declare.
+func DeclaredFeatures() []string {
+	return []string{
+		"InPlacePodLevelResourcesVerticalScaling", // resize of spec.resources
+		"RestartAllContainersOnContainerExits",    // action RestartAllContainers of a restart rule
+	}
+}
+
 // message returns the reason of a row for the detail that its finder has reported.
 func (u *unsupportedField) message(detail string) string {
 	if detail == "" {

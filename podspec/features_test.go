@@ -6,7 +6,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/version"
+	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
+	ndffeatures "k8s.io/component-helpers/nodedeclaredfeatures/features"
 )
 
 // TestFeatureLabels checks that the labels of a node identify its features, and that a label with
@@ -59,6 +63,57 @@ func TestFeatureOfEveryRejectedField(t *testing.T) {
 	for _, f := range UnsupportedFeatures() {
 		if !used[f] {
 			t.Errorf("feature %s: no field uses it", f)
+		}
+	}
+}
+
+// TestDeclaredFeatures checks with upstream's library which pods and changes a node accepts.
+func TestDeclaredFeatures(t *testing.T) {
+	t.Parallel()
+	framework := ndf.New(slices.Clone(ndffeatures.AllFeatures))
+	declared := DeclaredFeatures()
+	for _, name := range declared {
+		if !slices.ContainsFunc(ndffeatures.AllFeatures, func(f ndf.Feature) bool { return f.Name() == name }) {
+			t.Errorf("upstream has no feature %s", name)
+		}
+	}
+	node := &corev1.Node{Status: corev1.NodeStatus{DeclaredFeatures: declared}}
+	cpu := func(amount string) *corev1.ResourceRequirements {
+		return &corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse(amount)}}
+	}
+	onRestart := corev1.ContainerRestartRule{Action: corev1.ContainerRestartRuleActionRestartAllContainers}
+	initial := func(amount string) corev1.PodSpec {
+		return corev1.PodSpec{InitContainers: []corev1.Container{{Resources: *cpu(amount)}}}
+	}
+	for name, row := range map[string]struct {
+		old  *corev1.PodSpec // nil: a new pod
+		spec corev1.PodSpec
+		want bool
+	}{
+		"a plain pod": {want: true},
+		"action RestartAllContainers": {want: true, spec: corev1.PodSpec{Containers: []corev1.Container{{
+			RestartPolicyRules: []corev1.ContainerRestartRule{onRestart},
+		}}}},
+		"bind mount options": {spec: corev1.PodSpec{Containers: []corev1.Container{{
+			VolumeMounts: []corev1.VolumeMount{{BindMountOptions: []string{"noexec"}}},
+		}}}},
+		"a resize of the pod's resources": {
+			old: &corev1.PodSpec{Resources: cpu("1")}, spec: corev1.PodSpec{Resources: cpu("2")}, want: true,
+		},
+		"a resize of an init container": {old: new(initial("1")), spec: initial("2")},
+	} {
+		pod := &ndf.PodInfo{Spec: &row.spec, Status: &corev1.PodStatus{}}
+		required, err := framework.InferForPodScheduling(pod, version.MustParse("1.37.0"))
+		if row.old != nil {
+			old := &ndf.PodInfo{Spec: row.old, Status: &corev1.PodStatus{}}
+			required, err = framework.InferForPodUpdate(old, pod, version.MustParse("1.37.0"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := framework.MatchNode(required, node)
+		if err != nil || result.IsMatch != row.want {
+			t.Errorf("%s: got %+v, %v, want a match: %v", name, result, err, row.want)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"berth/internal/telemetry"
 	"berth/node"
 	"berth/node/registration"
+	"berth/podspec"
 )
 
 // cluster contains the components of a node in a cluster.
@@ -166,14 +167,15 @@ func (j *cluster) facts(ctx context.Context) registration.Facts {
 	b, resources := j.b, j.b.devices.NodeResources()
 	f := registration.Facts{
 		Labels: b.host.labels, System: j.system(ctx), Images: j.images.Images(ctx),
-		Addresses:      registration.NodeAddresses(b.host.ips, b.config.NodeName),
-		Capacity:       withDevices(b.host.resources.Capacity, resources.Capacity),
-		Allocatable:    withDevices(b.host.Allocatable(), resources.Allocatable),
-		NotReady:       j.notReady(),
-		Network:        j.networkCondition(),
-		MemoryPressure: b.pressure.HasCondition(corev1.NodeMemoryPressure),
-		DiskPressure:   b.pressure.HasCondition(corev1.NodeDiskPressure),
-		PIDPressure:    b.pressure.HasCondition(corev1.NodePIDPressure),
+		Addresses:        registration.NodeAddresses(b.host.ips, b.config.NodeName),
+		Capacity:         withDevices(b.host.resources.Capacity, resources.Capacity),
+		Allocatable:      withDevices(b.host.Allocatable(), resources.Allocatable),
+		DeclaredFeatures: podspec.DeclaredFeatures(),
+		NotReady:         j.notReady(),
+		Network:          j.networkCondition(),
+		MemoryPressure:   b.pressure.HasCondition(corev1.NodeMemoryPressure),
+		DiskPressure:     b.pressure.HasCondition(corev1.NodeDiskPressure),
+		PIDPressure:      b.pressure.HasCondition(corev1.NodePIDPressure),
 	}
 	if b.config.Server.Enabled {
 		f.Port = int32(b.config.Server.Port)

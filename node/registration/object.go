@@ -22,6 +22,7 @@ type Facts struct {
 	Images                                    []corev1.ContainerImage
 	RuntimeHandlers                           []corev1.NodeRuntimeHandler
 	Features                                  *corev1.NodeFeatures
+	DeclaredFeatures                          []string
 	Port                                      int32  // port of the kubelet API; 0: none
 	NotReady                                  string // why the node is not ready; empty if it is
 	MemoryPressure, DiskPressure, PIDPressure bool   // the conditions of these names
@@ -101,7 +102,7 @@ func (p *Registrar) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
 	st := corev1.NodeStatus{
 		Capacity: f.Capacity, Allocatable: allocatable(f, has), Addresses: f.Addresses, NodeInfo: f.System,
 		Images:          f.Images,
-		RuntimeHandlers: f.RuntimeHandlers, Features: f.Features,
+		RuntimeHandlers: f.RuntimeHandlers, Features: f.Features, DeclaredFeatures: f.DeclaredFeatures,
 	}
 	st.DaemonEndpoints.KubeletEndpoint.Port = f.Port
 	st.Conditions = p.conditions(f, has)

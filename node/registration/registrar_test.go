@@ -364,6 +364,15 @@ func TestStatusIsReported(t *testing.T) {
 	w.change(func() { w.facts.DiskPressure = true })
 	until(t, "pressure", func() bool { return s.get().Status.Conditions[1].Status == corev1.ConditionTrue })
 	expectNoReport()
+	w.change(func() { w.facts.DeclaredFeatures = []string{"A", "B"} })
+	until(t, "declared features", func() bool {
+		return slices.Equal(s.get().Status.DeclaredFeatures, []string{"A", "B"})
+	})
+	w.change(func() { w.facts.DeclaredFeatures = []string{"B"} })
+	until(t, "one feature less", func() bool { return slices.Equal(s.get().Status.DeclaredFeatures, []string{"B"}) })
+	w.change(func() { w.facts.DeclaredFeatures = nil })
+	until(t, "no declared features", func() bool { return len(s.get().Status.DeclaredFeatures) == 0 })
+	expectNoReport()
 	lost := s.get()
 	for i := range lost.Status.Conditions {
 		lost.Status.Conditions[i].Status, lost.Status.Conditions[i].Reason = corev1.ConditionUnknown,

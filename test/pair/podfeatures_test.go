@@ -25,6 +25,10 @@ func TestUnsupportedPodFeatureIsRejected(t *testing.T) {
 			t.Errorf("node label of %s: got %q, want true", f, got)
 		}
 	}
+	declared := strings.Join(podspec.DeclaredFeatures(), " ")
+	if got := p.field("node", p.Node, ".status.declaredFeatures[*]"); got != declared {
+		t.Errorf("declared features: got %q, want %q", got, declared)
+	}
 	claims := "resourceClaims: [{name: gpu, resourceClaimName: one}]"
 	for _, row := range []struct{ name, spec, container, fields string }{
 		{"claims", claims, "resources: {claims: [{name: gpu}]}",
