@@ -143,14 +143,15 @@ var unsupported = []unsupportedField{
 		inPod("os.name", func(s *corev1.PodSpec) bool { return s.OS != nil && s.OS.Name == corev1.Windows }),
 		"Windows pods are not supported", "",
 	},
-	{reject, inPod("securityContext.windowsOptions", hasWindowsOptions), "Windows options are not supported", ""},
-	{reject, inContainers("securityContext.windowsOptions", ownWindowsOptions), "Windows options are not supported", ""},
+	{reject, inPod("securityContext.windowsOptions", hasWindowsOptions), noWindowsOptions, ""},
+	{reject, inContainers("securityContext.windowsOptions", ownWindowsOptions), noWindowsOptions, ""},
 }
 
 const schedulingIgnored = "has no effect on a standalone node: the pod always runs on this node"
 
 const (
 	noVolumeType     = "volumes of type %s are not supported yet"
+	noWindowsOptions = "Windows options are not supported"
 	noResourceClaims = "dynamic resources are not supported yet"
 )
 

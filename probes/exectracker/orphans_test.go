@@ -169,7 +169,8 @@ func TestOrphans(t *testing.T) {
 		want    []int
 	}{
 		"an orphan with a pipe of the command": {
-			members: []process{{pid: 5, session: 4, started: late}}, outputs: map[int][]string{5: {pipe}}, want: []int{4},
+			members: []process{{pid: 5, session: 4, started: late}}, outputs: map[int][]string{5: {pipe}},
+			want: []int{4},
 		},
 		"a living leader": {
 			members: []process{{pid: 4, session: 4, started: late}, {pid: 5, session: 4, started: late}},
@@ -207,7 +208,7 @@ func TestOrphans(t *testing.T) {
 			c := container{
 				init: init, members: append([]process{init}, row.members...), leaders: row.leaders,
 				outputs:        func(pid int) []string { return row.outputs[pid] },
-				pipes:          func(pid int) []string { return append(slices.Clone(row.outputs[pid]), row.pipes[pid]...) },
+				pipes:          func(pid int) []string { return slices.Concat(row.outputs[pid], row.pipes[pid]) },
 				hasCommandLine: func(int, []string) bool { return false },
 			}
 			n := record{RequestedAt: 9 * time.Second, Command: []string{"probe"}}

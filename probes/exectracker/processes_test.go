@@ -154,7 +154,8 @@ func TestStraysOfOthersAreNotAttributed(t *testing.T) {
 		t.Errorf("session %d with a pipe of an older process was attributed to the command", inherited)
 	}
 	if slices.Contains(found, internal) {
-		t.Errorf("session %d with a pipe between processes (%s) was attributed to the command", internal, internalOutput)
+		t.Errorf("session %d with a pipe between processes, %s, was attributed to the command", internal,
+			internalOutput)
 	}
 	users := userExecs{{Command: []string{"sh"}, RequestedAt: n.RequestedAt}}
 	if found := orphanedSessions(init, n, users); slices.Contains(found, own) {

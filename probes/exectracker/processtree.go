@@ -173,5 +173,6 @@ func openPipes(pid int) (pipes []string) {
 
 // holdsPipe reports whether a process has one of the pipes open.
 func holdsPipe(pid int, pipes []string) bool {
-	return len(pipes) > 0 && slices.ContainsFunc(openPipes(pid), func(p string) bool { return slices.Contains(pipes, p) })
+	isOne := func(pipe string) bool { return slices.Contains(pipes, pipe) }
+	return len(pipes) > 0 && slices.ContainsFunc(openPipes(pid), isOne)
 }

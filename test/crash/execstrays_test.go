@@ -34,7 +34,9 @@ func TestScenario21_CleanupOfInterruptedExecsSparesOthers(t *testing.T) {
 			p := n.simple("shares")
 			probe := func(script string) *corev1.Probe {
 				return &corev1.Probe{
-					ProbeHandler:   corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", script}}},
+					ProbeHandler: corev1.ProbeHandler{
+						Exec: &corev1.ExecAction{Command: []string{"sh", "-c", script}},
+					},
 					TimeoutSeconds: 600,
 				}
 			}

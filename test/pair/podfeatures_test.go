@@ -79,7 +79,9 @@ func TestUnsupportedPodFeatureIsRejected(t *testing.T) {
 		EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 			Name: "debug", Image: images.TestboxRef, Args: []string{"sleep"},
 			TerminationMessagePolicy: corev1.TerminationMessageReadFile, ImagePullPolicy: corev1.PullIfNotPresent,
-			VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/a", BindMountOptions: []string{"noexec"}}},
+			VolumeMounts: []corev1.VolumeMount{{
+				Name: "scratch", MountPath: "/a", BindMountOptions: []string{"noexec"},
+			}},
 		},
 	}}
 	if _, err := pods.UpdateEphemeralContainers(t.Context(), "plain", plain, metav1.UpdateOptions{}); err != nil {
