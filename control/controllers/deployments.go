@@ -17,7 +17,8 @@ const deploymentWorkers = 5
 
 // newDeploymentController runs workloads/deployment: it manages the ReplicaSets of Deployments.
 func newDeploymentController(c Config) ([]*controller, error) {
-	deployments, sets := c.Informers.Apps().V1().Deployments().Informer(), c.Informers.Apps().V1().ReplicaSets().Informer()
+	apps := c.Informers.Apps().V1()
+	deployments, sets := apps.Deployments().Informer(), apps.ReplicaSets().Informer()
 	pods := c.Informers.Core().V1().Pods().Informer()
 	if err := c.indexPods(); err != nil {
 		return nil, err
@@ -32,8 +33,10 @@ func newDeploymentController(c Config) ([]*controller, error) {
 		selector: func(d *appsv1.Deployment) *metav1.LabelSelector { return d.Spec.Selector },
 		decide: func(d *appsv1.Deployment, now time.Time,
 			failed *workloads.WriteError) workloads.Decision[appsv1.DeploymentStatus] {
-			in := deployment.Input{Now: now, Deployment: d, ReplicaSets: namespaced[*appsv1.ReplicaSet](sets, d.Namespace),
-				WriteError: failed}
+			in := deployment.Input{
+				Now: now, Deployment: d, ReplicaSets: namespaced[*appsv1.ReplicaSet](sets, d.Namespace),
+				WriteError: failed,
+			}
 			if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 				for _, set := range childrenOf[*appsv1.ReplicaSet](sets, d) {
 					in.Pods = append(in.Pods, childrenOf[*corev1.Pod](pods, set)...)

@@ -77,8 +77,8 @@ func mustBe[T workloads.Object](obj workloads.Object) T {
 }
 
 // patchBody returns the strategic merge patch of a write. The patch applies only to the object with the UID of the
-// base and, with IfUnchanged, to its resource version. Elements of lists such as owner references and finalizers are changed one by one, so that concurrent
-// changes of other elements are kept.
+// base and, with IfUnchanged, to its resource version. Elements of lists such as owner references and finalizers are
+// changed one by one, so that concurrent changes of other elements are kept.
 func patchBody(w workloads.Write) ([]byte, error) {
 	before, err := json.Marshal(w.Base)
 	if err != nil {
