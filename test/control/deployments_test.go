@@ -15,8 +15,8 @@ func TestDeployment(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	s.keepPodsReady(t)
-	if out := s.Kubectl(t, "create", "deployment", "web", "--image=example/web:1", "--replicas=3"); strings.Contains(out,
-		"Warning") {
+	out := s.Kubectl(t, "create", "deployment", "web", "--image=example/web:1", "--replicas=3")
+	if strings.Contains(out, "Warning") {
 		t.Errorf("kubectl create: got %q, want no warning", out)
 	}
 	f := deploymentTest{t, s}
@@ -34,7 +34,8 @@ func TestDeployment(t *testing.T) {
 		!strings.Contains(out, "NewReplicaSet:") {
 		t.Errorf("kubectl describe: got\n%s", out)
 	}
-	if out := s.Kubectl(t, "get", "--raw", "/metrics"); !strings.Contains(out, `workqueue_adds_total{name="deployment"}`) {
+	out = s.Kubectl(t, "get", "--raw", "/metrics")
+	if !strings.Contains(out, `workqueue_adds_total{name="deployment"}`) {
 		t.Error("/metrics has no work queue of the deployment controller")
 	}
 	s.Kubectl(t, "delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")

@@ -79,6 +79,7 @@ func TestPodLifecycle(t *testing.T) {
 	t.Run("is ready if its readiness gates are true", func(t *testing.T) { p.forSubtest(t).testReadinessGate() })
 	t.Run("rejects path traversal", func(t *testing.T) { p.forSubtest(t).testPathTraversal() })
 	t.Run("of a ReplicationController is replaced", func(t *testing.T) { p.forSubtest(t).testReplicationController() })
+	t.Run("of a Deployment is updated", func(t *testing.T) { p.forSubtest(t).testDeployment() })
 	t.Run("reports its exit code", func(t *testing.T) {
 		p := p.forSubtest(t)
 		p.Apply(t, strings.Replace(p.pod("once", "", "exit", "7"), "spec:", "spec:\n  restartPolicy: Never", 1))
