@@ -78,6 +78,9 @@ const (
 	EndpointSlices         = "endpointslice-controller"
 	EndpointSliceMirroring = "endpointslice-mirroring-controller"
 	Deployments            = "deployment-controller"
+	Jobs                   = "job-controller"
+	CronJobs               = "cronjob-controller"
+	TTLAfterFinished       = "ttl-after-finished-controller"
 	ReplicaSets            = "replicaset-controller"
 	// ReplicationControllers is the controller of the kind ReplicationController.
 	ReplicationControllers = "replicationcontroller-controller"
@@ -117,6 +120,9 @@ var descriptors = []descriptor{
 	{EndpointSlices, newEndpointSliceController},
 	{EndpointSliceMirroring, newEndpointSliceMirroringController},
 	{Deployments, newDeploymentController},
+	{Jobs, newJobController},
+	{CronJobs, newCronJobController},
+	{TTLAfterFinished, newTTLAfterFinishedController},
 	{ReplicaSets, newReplicaSetController},
 	{ReplicationControllers, newReplicationControllerController},
 }
@@ -167,6 +173,7 @@ var queueNames = map[string]string{
 	RootCA: "root_ca_cert_publisher", CSRApproving: "certificate", CSRSigning: "certificate", CSRCleaner: "certificate",
 	PodGC: "orphaned_pods_nodes", ResourceQuota: "resourcequota_primary", EndpointSlices: "endpoint_slice",
 	EndpointSliceMirroring: "endpoint_slice_mirroring", ReplicationControllers: "replicationmanager",
+	TTLAfterFinished: "ttl_jobs_to_delete",
 }
 
 // queueName returns the name of a controller's work queue in metrics, as upstream has it.

@@ -29,6 +29,8 @@ var consumers = map[schema.GroupResource]string{
 		"controller acts on them",
 	{Group: "events.k8s.io", Resource: "events"}: "read by users",
 	{Group: "apps", Resource: "deployments"}:     "deployment controller",
+	{Group: "batch", Resource: "jobs"}:           "job controller",
+	{Group: "batch", Resource: "cronjobs"}:       "cronjob controller",
 	{Group: "apps", Resource: "replicasets"}:     "replicaset controller",
 	{Group: "apps", Resource: "controllerrevisions"}: "history of the controllers " +
 		"that write them",

@@ -57,7 +57,7 @@ func workloadKinds() []*Kind {
 			New: func() runtime.Object {
 				return &batchv1.Job{}
 			}, NewList: func() runtime.Object { return &batchv1.JobList{} },
-			Status: true, Generation: true, StoredOnlyWarning: storedOnlyWarning("jobs"),
+			Status: true, Generation: true,
 			FieldNames: []string{"status.successful"},
 			Fields: fieldsFunc(func(j *batchv1.Job) fields.Set {
 				return fields.Set{"status.successful": strconv.Itoa(int(j.Status.Succeeded))}
@@ -68,7 +68,7 @@ func workloadKinds() []*Kind {
 			InAllCategory: true,
 			New:           func() runtime.Object { return &batchv1.CronJob{} },
 			NewList:       func() runtime.Object { return &batchv1.CronJobList{} },
-			Status:        true, Generation: true, StoredOnlyWarning: storedOnlyWarning("cron jobs"),
+			Status:        true, Generation: true,
 		},
 	}
 }

@@ -125,13 +125,14 @@ func TestGarbageCollectionPolicies(t *testing.T) {
 }
 
 // TestJobDeletionPropagation deletes jobs with the policy of kubectl, which is background, and with the
-// default policy, which orphans the pods.
+// default policy, which orphans the pods. The job controller does not manage the jobs.
 func TestJobDeletionPropagation(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	createJob := func(name string) {
 		s.Apply(t, `{apiVersion: batch/v1, kind: Job, metadata: {name: `+name+
-			`}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
+			`}, spec: {managedBy: example.com/queue, template: {spec: {restartPolicy: Never, containers: [{name: c,
+				image: i}]}}}}`)
 		uid := s.Kubectl(t, "get", "job", name, "-o", "jsonpath={.metadata.uid}")
 		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s-pod, ownerReferences: [{apiVersion: `+
 			`batch/v1, kind: Job, name: %s, uid: %s, blockOwnerDeletion: true, controller: true}]}, spec: `+

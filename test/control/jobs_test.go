@@ -1,0 +1,181 @@
+package control
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestJob runs Jobs as kubectl makes them. Their pods end because the test says so.
+func TestJob(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.finishPods(t)
+	if out := s.Kubectl(t, "create", "job", "pi", "--image=example/pi"); strings.Contains(out, "Warning") {
+		t.Errorf("kubectl create: got %q, want no warning", out)
+	}
+	s.waitForJob(t, "pi", "complete")
+	s.checkField(t, "job/pi", `{.status.succeeded} {.status.active} {.status.conditions[*].type} `+
+		`{.status.conditions[*].reason}`,
+		"1  SuccessCriteriaMet Complete CompletionsReached CompletionsReached")
+	s.checkField(t, "pods", "{.items[*].metadata.finalizers}", "")
+	waitForOutput(t, s, "job-controller job-controller", "get", "events", "--field-selector",
+		"involvedObject.kind=Job,involvedObject.name=pi", "-o", "jsonpath={.items[*].source.component}")
+	if out := s.Kubectl(t, "describe", "job", "pi"); !strings.Contains(out, "Created pod: pi-") ||
+		!strings.Contains(out, "Job completed") {
+		t.Errorf("kubectl describe: got\n%s", out)
+	}
+	s.Kubectl(t, "delete", "job", "pi", "--cascade=foreground", "--timeout=60s")
+	s.checkField(t, "pods", "{.items[*].metadata.name}", "")
+}
+
+func TestIndexedJob(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.finishPods(t)
+	s.Apply(t, `apiVersion: batch/v1
+kind: Job
+metadata: {name: many}
+spec:
+  completions: 5
+  parallelism: 2
+  completionMode: Indexed
+  backoffLimitPerIndex: 0
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: example/work, command: [fail-at-3]}]
+`)
+	s.waitForJob(t, "many", "failed")
+	s.checkField(t, "job/many", "{.status.completedIndexes} {.status.failedIndexes} {.status.succeeded} "+
+		"{.status.failed} {.status.conditions[*].reason}", "0-2,4 3 4 1 FailedIndexes FailedIndexes")
+	s.checkField(t, "pods",
+		`{.items[?(@.metadata.labels.batch\.kubernetes\.io/job-completion-index=="2")].spec.hostname}`,
+		"many-2")
+	s.checkField(t, "pods", "{.items[0].spec.containers[0].env[0].name}", "JOB_COMPLETION_INDEX")
+}
+
+func TestJobFailsAndExpires(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.finishPods(t)
+	s.Apply(t, `apiVersion: batch/v1
+kind: Job
+metadata: {name: bad}
+spec:
+  backoffLimit: 0
+  suspend: true
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: example/work, command: [fail]}]
+`)
+	waitForOutput(t, s, "JobSuspended", "get", "job", "bad", "-o", "jsonpath={.status.conditions[*].reason}")
+	s.checkField(t, "pods", "{.items[*].metadata.name}", "")
+	s.Kubectl(t, "patch", "job", "bad", "-p", `{"spec":{"suspend":false}}`)
+	s.waitForJob(t, "bad", "failed")
+	s.checkField(t, "job/bad", "{.status.failed} {.status.conditions[*].type} {.status.conditions[*].reason}",
+		"1 Suspended FailureTarget Failed JobResumed BackoffLimitExceeded BackoffLimitExceeded")
+	s.Kubectl(t, "patch", "job", "bad", "-p", `{"spec":{"ttlSecondsAfterFinished":0}}`)
+	s.Kubectl(t, "wait", "--for=delete", "job/bad", "--timeout=60s")
+	waitForOutput(t, s, "", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")
+}
+
+// TestOrphanedJobPod deletes a Job without its pod. The pod loses the finalizer, so that it can be deleted.
+func TestOrphanedJobPod(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.Kubectl(t, "create", "job", "pi", "--image=example/pi")
+	const finalizers = "jsonpath={.items[*].metadata.finalizers}{.items[*].metadata.ownerReferences}"
+	waitForOutput(t, s, `["batch.kubernetes.io/job-tracking"]`, "get", "pods", "-o",
+		"jsonpath={.items[*].metadata.finalizers}")
+	s.Kubectl(t, "delete", "job", "pi", "--cascade=orphan", "--timeout=60s")
+	waitForOutput(t, s, "", "get", "pods", "-o", finalizers)
+	s.checkField(t, "pods", "{.items[*].status.phase}", "Pending")
+	s.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+}
+
+func TestCronJob(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.finishPods(t)
+	// The time "every second" comes at once. Jobs are named by the minute, so that one or two are created.
+	if out := s.Kubectl(t, "create", "cronjob", "tick", "--image=example/tick",
+		"--schedule=@every 1s"); strings.Contains(
+		out, "Warning") {
+		t.Errorf("kubectl create: got %q, want no warning", out)
+	}
+	eventually(t, "a job to complete", func() (bool, string) {
+		out := s.Kubectl(t, "get", "events", "-o", "jsonpath={.items[*].reason}", "--field-selector",
+			"involvedObject.kind=CronJob,source=cronjob-controller")
+		return strings.Contains(out, "SuccessfulCreate") && strings.Contains(out, "SawCompletedJob"), out
+	})
+	s.Kubectl(t, "patch", "cronjob", "tick", "-p", `{"spec":{"suspend":true}}`)
+	eventually(t, "the times in the status", func() (bool, string) {
+		out := s.Kubectl(t, "get", "cronjob", "tick", "-o", "jsonpath={.status.lastScheduleTime} "+
+			"{.status.lastSuccessfulTime} {.status.active}")
+		return len(strings.Fields(out)) == 2, out
+	})
+	if got := s.Kubectl(t, "get", "jobs", "-o",
+		`jsonpath={.items[0].metadata.name} {.items[0].metadata.annotations}`); !strings.HasPrefix(
+		got, "tick-2") || !strings.Contains(got, "batch.kubernetes.io/cronjob-scheduled-timestamp") {
+		t.Errorf("job of the cron job: %s", got)
+	}
+	s.Kubectl(t, "create", "job", "by-hand", "--from=cronjob/tick")
+	s.waitForJob(t, "by-hand", "complete")
+	s.checkField(t, "job/by-hand", "{.metadata.ownerReferences[0].name} {.spec.template.spec.containers[0].image}",
+		"tick example/tick")
+	s.Kubectl(t, "delete", "cronjob", "tick", "--cascade=foreground", "--timeout=60s")
+	s.checkField(t, "jobs,pods", "{.items[*].metadata.name}", "")
+}
+
+func (s *Server) waitForJob(t *testing.T, name, condition string) {
+	t.Helper()
+	s.Kubectl(t, "wait", "--for=condition="+condition, "job/"+name, "--timeout=120s")
+}
+
+// checkField compares fields of what kubectl gets.
+func (s *Server) checkField(t *testing.T, what, path, want string) {
+	t.Helper()
+	if got := s.Kubectl(t, "get", what, "-o", "jsonpath="+path); got != want {
+		t.Errorf("%s of %s: got %q, want %q", path, what, got, want)
+	}
+}
+
+// finishPods ends all pods of the namespace until the test ends. The command of a pod says whether it fails.
+func (s *Server) finishPods(t *testing.T) {
+	t.Helper()
+	pods := s.Client.CoreV1().Pods(s.Namespace)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	changes, err := pods.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(done)
+		defer changes.Stop()
+		for event := range changes.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			if !ok || pod.Status.Phase != corev1.PodPending {
+				continue
+			}
+			phase := corev1.PodSucceeded
+			switch command := strings.Join(pod.Spec.Containers[0].Command, " "); {
+			case command == "fail", command == "fail-at-"+pod.Labels["batch.kubernetes.io/job-completion-index"]:
+				phase = corev1.PodFailed
+			}
+			_, _ = pods.Patch(ctx, pod.Name, types.StrategicMergePatchType,
+				[]byte(`{"status":{"phase":"`+string(phase)+`"}}`),
+				metav1.PatchOptions{}, "status") // the pod may be gone
+		}
+	}()
+}
