@@ -122,9 +122,11 @@ func TestDecide(t *testing.T) {
 		"the counter goes up and the job is complete": {
 			jobs{started, known([]types.UID{"a"}, nil), with(batchv1.JobSuccessCriteriaMet, "CompletionsReached")},
 			[]*corev1.Pod{testPod("a", exits(0, 0), counted)},
-			"a0 s1 f0 t0, SuccessCriteriaMet=True/CompletionsReached, Complete=True/CompletionsReached, event Completed"},
+			"a0 s1 f0 t0, SuccessCriteriaMet=True/CompletionsReached, Complete=True/CompletionsReached, " +
+				"event Completed"},
 		"a job without work is complete at once": {jobs{size(1, 0)}, nil,
-			"a0 s0 f0 t0, SuccessCriteriaMet=True/CompletionsReached, Complete=True/CompletionsReached, event Completed"},
+			"a0 s0 f0 t0, SuccessCriteriaMet=True/CompletionsReached, Complete=True/CompletionsReached, " +
+				"event Completed"},
 		"a failed pod is replaced after the back-off": {jobs{started, known(nil, []types.UID{"a"})},
 			[]*corev1.Pod{testPod("a", exits(1, 4*time.Second), counted)}, "a0 s0 f1 t0, wake 6s"},
 		"the back-off doubles": {jobs{started, size(1, 1)}, []*corev1.Pod{
