@@ -17,9 +17,9 @@ import (
 // late, writes fail, and the controller is killed between them. The invariants of the package comment hold.
 func TestSim(t *testing.T) {
 	t.Parallel()
-	seeds := 200
+	seeds := 80
 	if testing.Short() {
-		seeds = 100
+		seeds = 40
 	}
 	workloadstest.RunSeeds(t, seeds, func(t *testing.T, rng *rand.Rand) {
 		t.Helper()
