@@ -82,6 +82,7 @@ const (
 	CronJobs               = "cronjob-controller"
 	TTLAfterFinished       = "ttl-after-finished-controller"
 	ReplicaSets            = "replicaset-controller"
+	StatefulSets           = "statefulset-controller"
 	// ReplicationControllers is the controller of the kind ReplicationController.
 	ReplicationControllers = "replicationcontroller-controller"
 )
@@ -125,6 +126,7 @@ var descriptors = []descriptor{
 	{TTLAfterFinished, newTTLAfterFinishedController},
 	{ReplicaSets, newReplicaSetController},
 	{ReplicationControllers, newReplicationControllerController},
+	{StatefulSets, newStatefulSetController},
 }
 
 // Names returns the names of all controllers, sorted.

@@ -38,7 +38,6 @@ func workloadKinds() []*Kind {
 			New:           func() runtime.Object { return &appsv1.StatefulSet{} },
 			NewList:       func() runtime.Object { return &appsv1.StatefulSetList{} },
 			Status:        true, Generation: true, Scale: statefulSetScale,
-			StoredOnlyWarning: storedOnlyWarning("stateful sets"),
 		},
 		{
 			GroupVersion: apps, Resource: "daemonsets", Singular: "daemonset", ShortNames: []string{"ds"},

@@ -25,7 +25,7 @@ func (d *decision) ensureReplica(r *replica) (wait bool) {
 		d.create(r)
 		return true
 	case workloads.Terminated(r.pod):
-		// The exit code does not tell why a pod has ended, so a succeeded pod is replaced too.
+		// The exit code does not show why a pod has ended, so a succeeded pod is replaced too.
 		if r.pod.DeletionTimestamp == nil {
 			d.delete(r.pod)
 		}
