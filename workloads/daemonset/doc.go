@@ -1,0 +1,24 @@
+// Package daemonset decides what a DaemonSet needs next, with the semantics of upstream's controller.
+//
+// A pod belongs to the node of its spec.nodeName or, before it is scheduled, to the node that its affinity names. A
+// decision has these steps:
+//
+//  1. Adopt and release pods and ControllerRevisions, and find the revision of the template.
+//  2. Create a pod on each node that should run one and has none. Delete failed, succeeded, excess and misplaced pods.
+//  3. RollingUpdate: replace pods of other revisions within maxUnavailable, or create a second pod within maxSurge and
+//     delete the old one when the new one is available.
+//  4. Delete the oldest revisions beyond spec.revisionHistoryLimit.
+//
+// # Invariants
+//
+// The model world (TestSim) checks these:
+//
+//	D1 A node gets a second pod only while surging, and never a third.
+//	D2 No pod is created on a node that the node selector, the affinity or the taints exclude.
+//	D3 A rolling update makes an available pod unavailable only if at most maxUnavailable nodes that should run a pod
+//	   are without an available pod then.
+//	D4 A failed pod of the newest revision is not deleted before its back-off ends.
+//	D5 The revision of a pod is not deleted.
+//	D6 When nothing fails any more, the set becomes stable: exactly the nodes that should run a pod have one, of the
+//	   newest revision, and the status is that of the pods.
+package daemonset
