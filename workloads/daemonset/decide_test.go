@@ -61,7 +61,8 @@ func TestTolerationsAreAdded(t *testing.T) {
 		"none":         {corev1.PodSpec{}, added},
 		"host network": {corev1.PodSpec{HostNetwork: true}, added + " network-unavailable:NoSchedule"},
 		"an own one with the same key is replaced": {corev1.PodSpec{Tolerations: []corev1.Toleration{own}}, added},
-		"another own one":                          {corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "x"}}}, "x: " + added},
+		"another own one": {corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "x"}}},
+			"x: " + added},
 	} {
 		if got := keys(c.spec); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

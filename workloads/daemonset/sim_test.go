@@ -21,9 +21,9 @@ import (
 // TestSim plays users, nodes, kubelets, late watches, failing writes and kills against Decide.
 func TestSim(t *testing.T) {
 	t.Parallel()
-	seeds := 60
+	seeds := 30
 	if testing.Short() {
-		seeds = 20
+		seeds = 10
 	}
 	workloadstest.RunSeeds(t, seeds, func(t *testing.T, rng *rand.Rand) {
 		for _, v := range simulate(t, rng, nil) {

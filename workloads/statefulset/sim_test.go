@@ -32,9 +32,9 @@ func TestSim(t *testing.T) {
 func seeds(t *testing.T) int {
 	t.Helper()
 	if testing.Short() {
-		return 30
+		return 15
 	}
-	return 60
+	return 40
 }
 
 type mutation func(Input, *workloads.Decision[appsv1.StatefulSetStatus])
