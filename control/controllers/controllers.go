@@ -83,6 +83,7 @@ const (
 	TTLAfterFinished       = "ttl-after-finished-controller"
 	ReplicaSets            = "replicaset-controller"
 	StatefulSets           = "statefulset-controller"
+	DaemonSets             = "daemonset-controller"
 	// ReplicationControllers is the controller of the kind ReplicationController.
 	ReplicationControllers = "replicationcontroller-controller"
 )
@@ -127,6 +128,7 @@ var descriptors = []descriptor{
 	{ReplicaSets, newReplicaSetController},
 	{ReplicationControllers, newReplicationControllerController},
 	{StatefulSets, newStatefulSetController},
+	{DaemonSets, newDaemonSetController},
 }
 
 // Names returns the names of all controllers, sorted.
@@ -157,6 +159,7 @@ var serviceAccounts = map[string]string{
 	CSRApproving: "certificate-controller", CSRSigning: "certificate-controller",
 	CSRCleaner: "certificate-controller", PodGC: "pod-garbage-collector", Endpoints: "endpoint-controller",
 	EndpointSliceMirroring: "endpointslicemirroring-controller", ReplicationControllers: "replication-controller",
+	DaemonSets: "daemon-set-controller",
 }
 
 // ServiceAccount returns the name of the service account in kube-system that a controller has in upstream's control

@@ -33,6 +33,7 @@ var consumers = map[schema.GroupResource]string{
 	{Group: "batch", Resource: "cronjobs"}:       "cronjob controller",
 	{Group: "apps", Resource: "replicasets"}:     "replicaset controller",
 	{Group: "apps", Resource: "statefulsets"}:    "statefulset controller",
+	{Group: "apps", Resource: "daemonsets"}:      "daemonset controller",
 	{Group: "apps", Resource: "controllerrevisions"}: "history of the controllers " +
 		"that write them",
 	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                "authorization",

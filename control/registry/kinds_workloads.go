@@ -44,7 +44,7 @@ func workloadKinds() []*Kind {
 			InAllCategory: true,
 			New:           func() runtime.Object { return &appsv1.DaemonSet{} },
 			NewList:       func() runtime.Object { return &appsv1.DaemonSetList{} },
-			Status:        true, Generation: true, StoredOnlyWarning: storedOnlyWarning("daemon sets"),
+			Status:        true, Generation: true,
 		},
 		{
 			GroupVersion: apps, Resource: "controllerrevisions", Singular: "controllerrevision",
