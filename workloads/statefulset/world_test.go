@@ -70,7 +70,6 @@ func newSet(n int32, image string, edit func(*appsv1.StatefulSet)) *appsv1.State
 	return set
 }
 
-//go:fix inline
 func withClaims(set *appsv1.StatefulSet) {
 	set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
 }
