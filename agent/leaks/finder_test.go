@@ -20,7 +20,9 @@ func TestUnmarkedLeaksAreKeptBesideOtherPrograms(t *testing.T) {
 		want   []string
 		asked  bool
 	}{
-		"alone on the host":  {[]agent.Leak{marked, address, pin}, false, nil, []string{"marked", "address", "pin"}, true},
+		"alone on the host": {
+			[]agent.Leak{marked, address, pin}, false, nil, []string{"marked", "address", "pin"}, true,
+		},
 		"other programs":     {[]agent.Leak{address, marked, pin}, true, nil, []string{"marked"}, true},
 		"only marked leaks":  {[]agent.Leak{marked}, true, nil, []string{"marked"}, false},
 		"nothing":            {nil, true, nil, nil, false},

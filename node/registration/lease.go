@@ -195,8 +195,8 @@ func getNodeAndLease(
 }
 
 // CheckNameConflict checks whether another live machine uses a node name. alive describes it. If the Node
-// belongs to another machine, the check waits for a renewal of its lease, at most half of the lease's duration. err is the
-// error of an unresponsive server or a missing Node.
+// belongs to another machine, the check waits for a renewal of its lease, at most half of the lease's
+// duration. err is the error of an unresponsive server or a missing Node.
 func CheckNameConflict(
 	ctx context.Context,
 	client *apiclient.Client,

@@ -88,12 +88,14 @@ var allowedImports = map[string][]string{
 	"systemd":                            {},
 	"systemd/install":                    {"systemd"},
 	"cli":                                {"nodeapi"},
-	"cli/explain":                        {"agent/status", "agent/source", "agent/plan", "agent/status/events", "nodeapi", "podspec"},
-	"cmd/berth":                          {"*"},
-	"cmd/berth-control":                  {"*"},
-	"packaging":                          {},
-	"packaging/files":                    {},
-	"packaging/nfpm":                     {},
+	"cli/explain": {
+		"agent/status", "agent/source", "agent/plan", "agent/status/events", "nodeapi", "podspec",
+	},
+	"cmd/berth":         {"*"},
+	"cmd/berth-control": {"*"},
+	"packaging":         {},
+	"packaging/files":   {},
+	"packaging/nfpm":    {},
 
 	"internal/apiclient":     {},
 	"agent/source/apiserver": {"agent/checkpoint", "agent/plan", "agent/source", "internal/apiclient", "podspec"},
@@ -106,7 +108,6 @@ var allowedImports = map[string][]string{
 	"workloads":               {},
 	"workloads/workloadstest": {"workloads"},
 	"workloads/deployment":    {"podspec", "workloads"},
-	"workloads/replicaset":    {"podspec", "workloads"},
 	"workloads/statefulset":   {"podspec", "workloads"},
 	"workloads/daemonset":     {"admission", "podspec", "workloads"},
 	"workloads/job":           {"podspec", "workloads"},
@@ -126,7 +127,7 @@ var allowedImports = map[string][]string{
 	"control/scheduler":           {"podspec", "control/scheduler/placement"},
 	"control/scheduler/placement": {"admission", "podspec"},
 	"control/controllers": {
-		"admission", "podspec", "control/pki", "control/quota", "workloads", "workloads/deployment", "workloads/replicaset",
+		"admission", "podspec", "control/pki", "control/quota", "workloads", "workloads/deployment",
 		"workloads/statefulset", "workloads/daemonset", "workloads/job", "workloads/cronjob",
 	},
 	"control/quota":   {"podspec"},
@@ -144,7 +145,7 @@ var allowedImports = map[string][]string{
 var pure = []string{
 	"podspec", "admission", "agent/plan", "node/pressure", "node/shutdown", "cri/criconfig",
 	"cni/routes", "control/printers", "control/validation", "control/scheduler/placement",
-	"control/quota", "workloads", "workloads/deployment", "workloads/replicaset", "workloads/statefulset",
+	"control/quota", "workloads", "workloads/deployment", "workloads/statefulset",
 	"workloads/daemonset", "workloads/job", "workloads/cronjob",
 }
 

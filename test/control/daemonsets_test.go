@@ -33,7 +33,8 @@ func finishPods(t *testing.T, s *Server, name string) {
 	}
 }
 
-// waitForDaemonPods finishes terminating pods and makes pods ready until one pod with the image runs on each of the nodes.
+// waitForDaemonPods finishes terminating pods and makes pods ready until one pod with the image runs on each of the
+// nodes.
 func waitForDaemonPods(t *testing.T, s *Server, image string, nodes ...string) {
 	t.Helper()
 	want := ""

@@ -169,8 +169,8 @@ func (s *Server) finishPods(t *testing.T) {
 				continue
 			}
 			phase := corev1.PodSucceeded
-			switch command := strings.Join(pod.Spec.Containers[0].Command, " "); {
-			case command == "fail", command == "fail-at-"+pod.Labels["batch.kubernetes.io/job-completion-index"]:
+			switch strings.Join(pod.Spec.Containers[0].Command, " ") {
+			case "fail", "fail-at-" + pod.Labels["batch.kubernetes.io/job-completion-index"]:
 				phase = corev1.PodFailed
 			}
 			_, _ = pods.Patch(ctx, pod.Name, types.StrategicMergePatchType,

@@ -65,7 +65,8 @@ func TestStatefulSet(t *testing.T) {
 		t.Errorf("kubectl apply: got %q, want no warning", out)
 	}
 	waitForPodImages(t, s, "web", "web-0=example/a web-1=example/a web-2=example/a")
-	if out := s.Kubectl(t, "rollout", "status", "sts/web", "--timeout=60s"); !strings.Contains(out, "rolling update complete 3 pods at") &&
+	out := s.Kubectl(t, "rollout", "status", "sts/web", "--timeout=60s")
+	if !strings.Contains(out, "rolling update complete 3 pods at") &&
 		!strings.Contains(out, "partitioned roll out complete: 3 new pods have been updated") {
 		t.Errorf("kubectl rollout status: got %q", out)
 	}

@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"slices"
@@ -109,7 +110,7 @@ func (n *node) hasSessionLeader(pid int) bool {
 	n.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	n.must("read the state of a process", err)
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	session, err := strconv.Atoi(fields[3])
 	n.must("parse a session", err)
 	leader, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", session))

@@ -60,8 +60,8 @@ var versionTests = []string{
 	"TestScenario05_TwentyPodsShareOnePull", "TestScenario18_OtherContainersInContainerdAreKept",
 	"TestScenario21_TimedOutCommandLeavesNoProcess", "TestScenario28_ReclaimRemovesOnlyNeededImages",
 	"TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts",
-	"TestCheckAndVersion", "TestCheckReportsCosts", "TestImageVolumes", "TestRecursiveReadOnlyMounts", "TestStopSignals",
-	"TestSupplementalGroupsPolicy", "TestUsersGroupsAndCapabilities",
+	"TestCheckAndVersion", "TestCheckReportsCosts", "TestImageVolumes", "TestRecursiveReadOnlyMounts",
+	"TestStopSignals", "TestSupplementalGroupsPolicy", "TestUsersGroupsAndCapabilities",
 }
 
 // versionsOf returns the versions of containerd for a test: all for versionTests, hosts.DividedVersions for the

@@ -31,7 +31,7 @@ type world struct {
 	// themselves must stay available, not only what the controller observed.
 	calm    bool
 	reached bool // all replicas have been available
-	quiet   bool // nothing fails and nobody edits any more
+	quiet   bool // nothing fails and no object is edited
 	failing bool // the ReplicaSet controller reports that it cannot create pods
 
 	decided Input // of the last decision
