@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"cmp"
 	"context"
 	"crypto"
 	"fmt"
@@ -216,35 +215,36 @@ func Run(ctx context.Context, name string, c Config) error {
 	return nil
 }
 
-// indexMu serializes indexPods: reading and adding the indexers of an informer is not safe for
+// indexMu serializes addIndex: reading and adding the indexers of an informer is not safe for
 // concurrent use.
 var indexMu sync.Mutex
+
+// addIndex adds an index to a shared informer unless it has one of this name.
+func addIndex(informer cache.SharedIndexInformer, name string, keys cache.IndexFunc) error {
+	indexMu.Lock()
+	defer indexMu.Unlock()
+	if _, done := informer.GetIndexer().GetIndexers()[name]; done {
+		return nil
+	}
+	if err := informer.AddIndexers(cache.Indexers{name: keys}); err != nil {
+		return fmt.Errorf("add index %s: %w", name, err)
+	}
+	return nil
+}
 
 // indexPods adds the indexes used by podsOn and podsByIndex to the shared pod informer. It is
 // idempotent.
 func (c Config) indexPods() error {
-	indexMu.Lock()
-	defer indexMu.Unlock()
 	pods := c.Informers.Core().V1().Pods().Informer()
-	if _, done := pods.GetIndexer().GetIndexers()[nodeIndex]; done {
-		return nil
+	if err := indexByController(pods); err != nil {
+		return err
 	}
-	err := pods.AddIndexers(cache.Indexers{nodeIndex: func(obj any) ([]string, error) {
+	return addIndex(pods, nodeIndex, func(obj any) ([]string, error) {
 		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
 			return []string{pod.Spec.NodeName}, nil
 		}
 		return nil, nil
-	}, controllerIndex: func(obj any) ([]string, error) {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok {
-			return nil, nil
-		}
-		return []string{cmp.Or(string(controllerOf(pod)), orphanKey(pod.Namespace))}, nil
-	}})
-	if err != nil {
-		return fmt.Errorf("index pods: %w", err)
-	}
-	return nil
+	})
 }
 
 // orphanKey is the key in controllerIndex of the pods of a namespace that have no controller.

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -46,6 +47,25 @@ func startControllers(t *testing.T, c Config, names []string, objects ...runtime
 		c.Informers.Shutdown()
 	})
 	return client
+}
+
+// TestControllersShareInformers creates all controllers with shared informers, in both orders of the list.
+func TestControllersShareInformers(t *testing.T) {
+	t.Parallel()
+	reversed := slices.Clone(descriptors)
+	slices.Reverse(reversed)
+	for name, order := range map[string][]descriptor{"in order": descriptors, "in reverse order": reversed} {
+		client := fake.NewClientset()
+		c := Config{
+			Client: client, Log: slog.New(slog.DiscardHandler), Events: record.NewFakeRecorder(1),
+			Informers: informers.NewSharedInformerFactory(client, 0),
+		}
+		for _, d := range order {
+			if _, err := d.newFunc(c); err != nil {
+				t.Errorf("%s: create %s: %v", name, d.name, err)
+			}
+		}
+	}
 }
 
 func newNode(name string, ready corev1.ConditionStatus) *corev1.Node {

@@ -123,15 +123,7 @@ func (r *objectType) stored(key string) workloads.Object {
 
 // indexByController adds the index that childrenOf uses. It is idempotent.
 func indexByController(informer cache.SharedIndexInformer) error {
-	indexMu.Lock()
-	defer indexMu.Unlock()
-	if _, done := informer.GetIndexer().GetIndexers()[controllerIndex]; done {
-		return nil
-	}
-	if err := informer.AddIndexers(cache.Indexers{controllerIndex: controllerKeys}); err != nil {
-		return fmt.Errorf("index children: %w", err)
-	}
-	return nil
+	return addIndex(informer, controllerIndex, controllerKeys)
 }
 
 // controllerKeys returns the keys of an object in controllerIndex.

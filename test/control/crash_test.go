@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,30 +127,34 @@ func TestAcknowledgedWritesSurviveKills(t *testing.T) {
 func writeUntilKilled(t *testing.T, p *Process, client dynamic.Interface, all []map[string]*model, round int) int {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	counts := make([]int, writers)
+	// The kill follows a random number of writes, not a time, so that writes are in progress on a slow machine too.
+	killAfter := int64(writers + rand.IntN(4*writers))
+	var acknowledged atomic.Int64
+	enough := make(chan struct{})
 	var group sync.WaitGroup
 	for w := range writers {
 		random := rand.New(rand.NewPCG(uint64(round), uint64(w)))
 		group.Go(func() {
-			for {
-				if !writeOnce(ctx, client, all[w], w, random) {
-					return
+			for writeOnce(ctx, client, all[w], w, random) {
+				if acknowledged.Add(1) == killAfter {
+					close(enough)
 				}
-				counts[w]++
 			}
 		})
 	}
-	// Random, but long enough for writes to be in progress.
-	timer := time.NewTimer(time.Duration(50+rand.IntN(150)) * time.Millisecond)
-	<-timer.C
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		group.Wait()
+	}()
+	select {
+	case <-enough:
+	case <-ended: // the server failed: the checks of the caller show how
+	}
 	p.Kill(t)
 	cancel()
-	group.Wait()
-	sum := 0
-	for _, n := range counts {
-		sum += n
-	}
-	return sum
+	<-ended
+	return int(acknowledged.Load())
 }
 
 // writeOnce performs one random operation and records the result. It returns false if the server did

@@ -126,17 +126,25 @@ func (s *Namespace) checkRotatedLogs(pod string) {
 func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
 		old := time.Now().Add(-time.Hour)
-		orphan := filepath.Join(s.Agent.LogsDir, s.ns+"_deleted_11111111-2222-3333-4444-555555555555")
-		log := filepath.Join(orphan, "c", "0.log")
-		if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(log, []byte("x\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range []string{log, filepath.Dir(log), orphan} {
-			if err := os.Chtimes(f, old, old); err != nil {
+		s.Pod("deleted", "containers:\n"+box("c", "", "print bye", "sleep"))
+		uid := s.Phase("deleted", corev1.PodRunning).UID
+		s.Remove("deleted")
+		s.WaitDeleted("deleted")
+		// Logs of a pod that berth deleted, as an interrupted deletion leaves them, and those of another program.
+		orphan := filepath.Join(s.Agent.LogsDir, s.ns+"_deleted_"+string(uid))
+		foreign := filepath.Join(s.Agent.LogsDir, s.ns+"_deleted_11111111-2222-3333-4444-555555555555")
+		for _, dir := range []string{orphan, foreign} {
+			log := filepath.Join(dir, "c", "0.log")
+			if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 				t.Fatal(err)
+			}
+			if err := os.WriteFile(log, []byte("x\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range []string{log, filepath.Dir(log), dir} {
+				if err := os.Chtimes(f, old, old); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		s.Pod("crashes", "containers:\n"+box("c", "", "print bye", "exit 1"))
@@ -157,6 +165,12 @@ func TestLogsOfDeletedPodsAreRemoved(t *testing.T) {
 		}
 		for _, kind := range []string{"pod_logs", "container_logs", "container"} { // counted when a collection ends
 			s.waitMetric(`berth_garbage_collected_total{kind="`+kind+`"}`, atLeast(1))
+		}
+		if !exists(foreign) {
+			t.Error("the logs of another program were removed")
+		}
+		if err := os.RemoveAll(foreign); err != nil {
+			t.Error(err)
 		}
 	})
 }
