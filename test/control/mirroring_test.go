@@ -79,9 +79,10 @@ spec: {%[4]s, selector: {matchLabels: {app: %[2]s}}}
 // also after the scale changes.
 func TestDisruptionBudgetPercentage(t *testing.T) {
 	t.Parallel()
-	// The controllers must not create pods, because these would count as well.
+	// The controllers must not create pods, because these would count as well, and not scale ReplicaSets.
 	s := Start(t, func(c *control.Config) {
-		c.Controllers = append(c.Controllers, "-"+controllers.ReplicaSets, "-"+controllers.ReplicationControllers)
+		c.Controllers = append(c.Controllers, "-"+controllers.ReplicaSets, "-"+controllers.ReplicationControllers,
+			"-"+controllers.Deployments, "-"+controllers.StatefulSets)
 	})
 	waitForOutput(t, s, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	rows := []struct{ kind, version, name, more, budget, want, scaled string }{
