@@ -15,7 +15,8 @@ func TestPodsPerCoreLimitsNodePods(t *testing.T) {
 		{110, 0, 110}, {100_000, 3, 3 * cpus}, {1, 3, 1}, {1<<31 - 1, 1<<31 - 1, 1<<31 - 1},
 	} {
 		c := nodeconfigtest.Load(t, fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\n"+
-			"kind: KubeletConfiguration\nmaxPods: %d\npodsPerCore: %d\n---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+
+			"kind: KubeletConfiguration\nmaxPods: %d\npodsPerCore: %d\n"+
+			"---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"+
 			"rootDir: %s\n", row.maxPods, row.perCore, t.TempDir()))
 		r, err := ConfiguredResources(c)
 		if err != nil {
