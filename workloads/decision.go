@@ -55,7 +55,8 @@ type Write struct {
 	// Propagation is what a Delete does with dependents. Empty: the default of the API for the type.
 	Propagation metav1.DeletionPropagation
 	// Success and Failure are recorded for the decided object after the write. "%s" in their messages is replaced by
-	// the name of the written object or the error. An empty reason: no event.
+	// the name of the written object or the error. An empty reason: no event. AlreadyExists is not recorded, as
+	// upstream: the next decision deals with the object that has the name.
 	Success, Failure Event
 }
 

@@ -1,11 +1,11 @@
-// Package workloads decides what Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs need next. Each
-// kind has a package of its own below this one with a pure function:
+// Package workloads decides what Deployments, StatefulSets, DaemonSets, Jobs and CronJobs need next. Each kind has a
+// package of its own below this one with a pure function:
 //
 //	Decide(in Input) workloads.Decision[Status]
 //
 // Input holds the time, the object, its children as observed, and what else the kind depends on. Decide has no
 // clock and no client, and does not modify its input. The control server executes decisions through its reconciler
-// (control/controllers), and the agent for the manifests of a node without a server.
+// (control/controllers).
 //
 // # Contract
 //

@@ -10,6 +10,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/workloads"
 )
 
 // deletionOrder sorts the pods so that those to delete first come first, by upstream's criteria.
@@ -20,10 +22,10 @@ func deletionOrder(pods []*corev1.Pod, related map[string]int, now time.Time) []
 		return cmp.Or(
 			falseFirst(a.Spec.NodeName != "", b.Spec.NodeName != ""),
 			cmp.Compare(phaseRank(a), phaseRank(b)),
-			falseFirst(readySince(a) != nil, readySince(b) != nil),
+			falseFirst(workloads.ReadySince(a) != nil, workloads.ReadySince(b) != nil),
 			cmp.Compare(deletionCost(a), deletionCost(b)),
 			cmp.Compare(related[b.Spec.NodeName], related[a.Spec.NodeName]),
-			cmp.Compare(ageRank(readySince(a), now), ageRank(readySince(b), now)),
+			cmp.Compare(ageRank(workloads.ReadySince(a), now), ageRank(workloads.ReadySince(b), now)),
 			slices.Compare(mostRestarts(b), mostRestarts(a)),
 			cmp.Compare(ageRank(&a.CreationTimestamp, now), ageRank(&b.CreationTimestamp, now)),
 			cmp.Compare(a.UID, b.UID),

@@ -165,7 +165,9 @@ func (x *execution) write(ctx context.Context, w workloads.Write) error {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return errNamespaceTerminating
 	case err != nil:
-		x.record(w.Failure, err.Error())
+		if !apierrors.IsAlreadyExists(err) {
+			x.record(w.Failure, err.Error())
+		}
 		return &workloads.WriteError{Write: w, Err: err}
 	}
 	if w.Verb != workloads.Delete {

@@ -18,6 +18,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -223,6 +224,35 @@ func TestReconcilerCountsOwnWrites(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReconcilerReportsTakenName: a name that an observed object has is a failure for the decision, without an event.
+func TestReconcilerReportsTakenName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "taken", UID: "other"}}
+		client := newNamingClient(newSet(1), other)
+		events := record.NewFakeRecorder(1000)
+		stop := startWorkload(t, client, events,
+			func(set *appsv1.ReplicaSet, _ []*corev1.Pod, failed *workloads.WriteError) (d setDecision) {
+				pod := childOf(set)
+				pod.Name, pod.GenerateName = other.Name, ""
+				d.Writes = []workloads.Write{{Verb: workloads.Create, Object: pod,
+					Failure: workloads.Event{Type: "Warning", Reason: "Failed", Message: "Error: %s"}}}
+				if failed != nil && apierrors.IsAlreadyExists(failed) {
+					d.Status = &appsv1.ReplicaSetStatus{Conditions: []appsv1.ReplicaSetCondition{{Type: "Taken"}}}
+				}
+				return d
+			})
+		defer stop()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if set := getSet(t, client); len(set.Status.Conditions) != 1 || set.Status.Conditions[0].Type != "Taken" {
+			t.Errorf("got status %+v", set.Status)
+		}
+		if len(events.Events) > 0 {
+			t.Errorf("got event %q, want none", <-events.Events)
+		}
+	})
 }
 
 // TestReconcilerStopsAtFirstFailure: the decision about the failure observes the earlier writes of the sync, and

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"berth/workloads"
 )
 
 // replicaStatus computes the status of the set. manageErr is the error of creating or deleting
@@ -21,7 +23,7 @@ func replicaStatus(set *appsv1.ReplicaSet, active, terminating []*corev1.Pod, ma
 		if template.Matches(labels.Set(pod.Labels)) {
 			out.FullyLabeledReplicas++
 		}
-		since := readySince(pod)
+		since := workloads.ReadySince(pod)
 		if since == nil {
 			continue
 		}
@@ -65,14 +67,4 @@ func desiredReplicas(set *appsv1.ReplicaSet) int {
 		return 1
 	}
 	return int(*set.Spec.Replicas)
-}
-
-// readySince returns since when the pod is ready, or nil if it is not.
-func readySince(pod *corev1.Pod) *metav1.Time {
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return &c.LastTransitionTime
-		}
-	}
-	return nil
 }

@@ -136,6 +136,19 @@ func (f deploymentTest) testRestartAndScale() {
 // keepPodsReady makes all pods of the namespace ready until the test ends.
 func (s *Server) keepPodsReady(t *testing.T) {
 	t.Helper()
+	s.patchPodStatus(t, func(pod *corev1.Pod) string {
+		if len(pod.Status.Conditions) > 0 && pod.Status.Phase == corev1.PodRunning {
+			return ""
+		}
+		return `{"status":{"phase":"Running",` +
+			`"conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`
+	})
+}
+
+// patchPodStatus patches the status of each created or changed pod of the namespace until the test ends. An empty
+// patch is not sent.
+func (s *Server) patchPodStatus(t *testing.T, patch func(*corev1.Pod) string) {
+	t.Helper()
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -152,12 +165,13 @@ func (s *Server) keepPodsReady(t *testing.T) {
 		defer changes.Stop()
 		for event := range changes.ResultChan() {
 			pod, ok := event.Object.(*corev1.Pod)
-			if !ok || len(pod.Status.Conditions) > 0 && pod.Status.Phase == corev1.PodRunning {
+			if !ok {
 				continue
 			}
-			_, _ = pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(`{"status":{"phase":"Running",`+
-				`"conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`),
-				metav1.PatchOptions{}, "status") // the pod may be gone
+			if body := patch(pod); body != "" {
+				_, _ = pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{},
+					"status") // the pod may be gone
+			}
 		}
 	}()
 }

@@ -1,13 +1,10 @@
 package control
 
 import (
-	"context"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // TestJob runs Jobs as kubectl makes them. Their pods end because the test says so.
@@ -149,33 +146,14 @@ func (s *Server) checkField(t *testing.T, what, path, want string) {
 // finishPods ends all pods of the namespace until the test ends. The command of a pod says whether it fails.
 func (s *Server) finishPods(t *testing.T) {
 	t.Helper()
-	pods := s.Client.CoreV1().Pods(s.Namespace)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
-	changes, err := pods.Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(done)
-		defer changes.Stop()
-		for event := range changes.ResultChan() {
-			pod, ok := event.Object.(*corev1.Pod)
-			if !ok || pod.Status.Phase != corev1.PodPending {
-				continue
-			}
-			phase := corev1.PodSucceeded
-			switch strings.Join(pod.Spec.Containers[0].Command, " ") {
-			case "fail", "fail-at-" + pod.Labels["batch.kubernetes.io/job-completion-index"]:
-				phase = corev1.PodFailed
-			}
-			_, _ = pods.Patch(ctx, pod.Name, types.StrategicMergePatchType,
-				[]byte(`{"status":{"phase":"`+string(phase)+`"}}`),
-				metav1.PatchOptions{}, "status") // the pod may be gone
+	s.patchPodStatus(t, func(pod *corev1.Pod) string {
+		if pod.Status.Phase != corev1.PodPending {
+			return ""
 		}
-	}()
+		switch strings.Join(pod.Spec.Containers[0].Command, " ") {
+		case "fail", "fail-at-" + pod.Labels["batch.kubernetes.io/job-completion-index"]:
+			return `{"status":{"phase":"Failed"}}`
+		}
+		return `{"status":{"phase":"Succeeded"}}`
+	})
 }

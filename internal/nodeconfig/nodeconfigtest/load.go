@@ -1,4 +1,3 @@
-// Package nodeconfigtest loads configurations of a node in tests.
 package nodeconfigtest
 
 import (

@@ -1,0 +1,2 @@
+// Package nodeconfigtest loads configurations of a node in tests.
+package nodeconfigtest
