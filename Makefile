@@ -4,6 +4,9 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null)
 DATE    := $(shell git log -1 --format=%cI 2>/dev/null)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
+# gRPC without golang.org/x/net/trace: its templates call methods by name, and the linker would keep all methods of all
+# types, 6 MB of them.
+TAGS    := grpcnotrace
 ARCHS   ?= amd64,arm64
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(CURDIR)/.cache/tools/golangci-lint-$(GOLANGCI_VERSION)
@@ -24,16 +27,16 @@ export GOFLAGS ?= -buildvcs=false
 # A program built with the race detector would sleep for a second at each exit.
 export GORACE ?= atexit_sleep_ms=0
 
-.PHONY: build build-all deb test test-stress diagrams lint bench sim fuzz e2e torture conformance up down deps generate
+.PHONY: build build-all deb test test-stress diagrams lint bench sim fuzz e2e torture conformance differential differential-dns placements up down deps generate
 
 build: ## bin/berth and bin/berth-control for this machine, static
-	GOWORK=off CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth ./cmd/berth-control
+	GOWORK=off CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth ./cmd/berth-control
 
 build-all: ## the same below bin/linux-amd64 and bin/linux-arm64
-	for arch in amd64 arm64; do GOWORK=off CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o bin/linux-$$arch/ ./cmd/berth ./cmd/berth-control || exit 1; done
+	for arch in amd64 arm64; do GOWORK=off CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/linux-$$arch/ ./cmd/berth ./cmd/berth-control || exit 1; done
 
 deb: ## dist/*.deb of berth and berth-control, ARCHS=amd64,arm64; reproducible for a commit
-	CGO_ENABLED=0 go run -trimpath ./packaging -describe '$(VERSION)' -time '$(shell git log -1 --format=%ct 2>/dev/null)' -ldflags '$(LDFLAGS)' -arch '$(ARCHS)'
+	CGO_ENABLED=0 go run -trimpath ./packaging -describe '$(VERSION)' -time '$(shell git log -1 --format=%ct 2>/dev/null)' -ldflags '$(LDFLAGS)' -tags '$(TAGS)' -arch '$(ARCHS)'
 
 deps: ## what the tests need on a fresh Debian 12
 	./test/deps.sh $(DISTRIBUTION)
@@ -74,8 +77,10 @@ $(VALE): # built once from its Go module, which takes some minutes
 	GOBIN=$@.new CGO_ENABLED=1 go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
 	mv $@.new/vale $@ && rmdir $@.new
 
-bench: deps build ## benchmarks, compared with the bare CRI calls
-	go run ./test/bench
+PEERS ?=
+
+bench: deps build ## benchmarks, compared with the bare CRI calls; PEERS=1 with components of Kubernetes and CoreDNS too, which needs nft
+	go run ./test/bench $(if $(PEERS),-peers)
 	go test -run '^$$' -bench FiveVolumes ./volumes
 
 sim: ## the model world, SEEDS=n
@@ -90,7 +95,7 @@ e2e: deps ## the end-to-end tests alone
 # A part that ends within a given time: make torture PIECE=Churn KILLS=500 BOUND=30m, or PIECES=./test/e2e PIECE=FullNode.
 # The long churn and the power cuts alone, with their reports: make torture PIECE='LongChurn|PowerCuts' REPORT=docs/reports
 PIECE  ?= .
-PIECES ?= ./test/crash ./test/e2e ./test/control ./test/vm ./agent/checkpoint
+PIECES ?= ./test/crash ./test/e2e ./test/pair ./test/control ./test/vm ./agent/checkpoint
 KILLS  ?=
 HOUR   ?=
 CUTS   ?=
@@ -101,10 +106,29 @@ torture: deps ## long tests; PIECE= a test's name, PIECES= packages, KILLS=n, HO
 		go test -v -count=1 -timeout $(BOUND) -run '$(PIECE)' $(PIECES)
 
 SERVER ?= both
+SIG   ?= node,storage,apps
 FOCUS ?=
+LABELS ?= Conformance
+LAN   ?=
 
-conformance: deps ## Kubernetes' own conformance tests of nodes and storage; SERVER=control|stock|both|mixed, FOCUS= a regular expression
-	go run -trimpath ./test/conformance -server '$(SERVER)' -focus '$(FOCUS)'
+conformance: deps ## Kubernetes' own conformance tests; SERVER=control|stock|both|mixed, SIG=node,storage,apps or network, FOCUS= a regular expression, LABELS= a filter for it, LAN=1 for nodes on a network
+	go run -trimpath ./test/conformance -server '$(SERVER)' -sig '$(SIG)' -focus '$(FOCUS)' -labels '$(LABELS)' $(if $(LAN),-lan)
+
+SCRIPTS ?= 300
+CLUSTERS ?= 200
+SEED    ?= 1
+
+differential: deps ## the same SCRIPTS edits of workloads to berth-control and kube-controller-manager, and the objects compared
+	go run -trimpath ./test/conformance -scripts '$(SCRIPTS)' -seed '$(SEED)'
+
+SERVICES ?= 150
+RECORD   ?=
+
+differential-dns: deps ## the answers of the agent's DNS server and of CoreDNS about seeded SERVICES, compared; RECORD= a file
+	go run -trimpath ./test/conformance -dns '$(SERVICES)' -seed '$(SEED)' -record '$(RECORD)'
+
+placements: deps ## the same pods in CLUSTERS seeded clusters to the schedulers of berth-control and Kubernetes, and the decisions compared
+	go run -trimpath ./test/conformance -placements '$(CLUSTERS)' -seed '$(SEED)'
 
 bin/kubectl: test/go.mod test/kubectl/main.go # the stock kubectl, from its Go module
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $@ ./test/kubectl
@@ -118,7 +142,8 @@ down: ## remove everything that make up created
 
 generate: ## reference pages and code that are generated
 	go generate ./... ./test/...
-	CGO_ENABLED=0 go run -tags packaging ./cmd/berth reference >docs/reference/cli-berth.md
+	CGO_ENABLED=0 go run -tags packaging ./cmd/berth reference pods >docs/reference/cli-berth.md
+	CGO_ENABLED=0 go run -tags packaging ./cmd/berth reference agent >docs/reference/cli-berth-agent.md
 	CGO_ENABLED=0 go run -tags packaging ./cmd/berth-control reference >docs/reference/cli-berth-control.md
 
 diagrams: ## draws docs/diagrams/*.svg from their sources with Graphviz

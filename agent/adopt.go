@@ -36,6 +36,9 @@ func (a *Agent) adopt(ctx context.Context) error {
 		started := time.Now()
 		pods, err := a.Runtime.Pods(ctx)
 		if err == nil {
+			err = a.listForeign(ctx)
+		}
+		if err == nil {
 			a.Log.Info("pods adopted", "pods", len(pods))
 			a.adopted = adopted{pods: pods, listed: started, stale: map[types.UID]bool{}}
 			a.proveOwner(slices.Sorted(maps.Keys(pods))...)

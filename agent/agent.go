@@ -13,6 +13,7 @@ import (
 	"berth/admission"
 	"berth/agent/allocator"
 	"berth/agent/checkpoint"
+	"berth/agent/ownership"
 	"berth/agent/plan"
 	"berth/agent/pod"
 	"berth/agent/source"
@@ -28,6 +29,7 @@ type Config struct {
 	Runtime       Runtime
 	Host          HostPods
 	Owner         PodOwner   // nil: every pod of Host and Runtime belongs to the agent
+	Adopter       Adopter    // nil: no pod of another program is adopted
 	Leaks         LeakFinder // nil: no leak scans
 	Sources       []Source
 	Store         *checkpoint.Store
@@ -37,8 +39,10 @@ type Config struct {
 	Prober        pod.Prober    // nil: no probes run, see plan.Limits.Probing
 	AuditInterval time.Duration // zero: 45 s
 	Metrics       Metrics
-	Log           *slog.Logger
-	Fault         func(moment string, a plan.Action) // called "before" and "after" every action, for crash tests
+	// PodDeleted is called when nothing is left of a pod that was deleted. It must not block. Nil: none.
+	PodDeleted func(types.UID)
+	Log        *slog.Logger
+	Fault      func(moment string, a plan.Action) // called "before" and "after" every action, for crash tests
 	// Heartbeat is called by the loops of the agent and the allocator while they make
 	// progress, at least every allocator.PulseEvery. Nil: none.
 	Heartbeat func(loop string)
@@ -131,9 +135,11 @@ type Agent struct {
 	audits    audits
 	leaks     leaks
 
-	connectedBefore bool                        // the runtime was reachable once
-	applied         map[string]*source.Snapshot // the last applied, by source
-	returned        map[types.UID]int           // of evicted pods that are recreated, see plan.Memory
+	connectedBefore bool                            // the runtime was reachable once
+	applied         map[string]*source.Snapshot     // the last applied, by source
+	returned        map[types.UID]int               // of evicted pods that are recreated, see plan.Memory
+	foreign         map[types.UID]ownership.Foreign // pods of other programs that may be adopted
+	sourceUIDs      map[types.UID]types.UID         // of static pods with the kubelet's identity, by that
 }
 
 // New returns an Agent. The caller must call Run.
@@ -146,6 +152,12 @@ func New(c Config) *Agent {
 	}
 	if c.Heartbeat == nil {
 		c.Heartbeat = func(string) {}
+	}
+	if c.Records == nil {
+		c.Records = map[types.UID]checkpoint.Record{}
+	}
+	if c.PodDeleted == nil {
+		c.PodDeleted = func(types.UID) {}
 	}
 	if c.Owner == nil {
 		c.Owner = noOwner{}
@@ -166,6 +178,7 @@ func New(c Config) *Agent {
 		desired: newDesiredPods(), workers: map[types.UID]*worker{}, leaks: newLeaks(),
 		audits:  audits{deleted: map[types.UID]time.Time{}},
 		applied: map[string]*source.Snapshot{}, returned: map[types.UID]int{},
+		sourceUIDs: map[types.UID]types.UID{},
 	}
 	a.desired.restoreEphemeralContainers(c.Records)
 	a.restoreEvents()

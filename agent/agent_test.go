@@ -43,6 +43,7 @@ type testHost struct {
 	slots      int         // pods that start at the same time; zero: 10
 	prober     *fakeProber // nil: no probes run
 	owner      PodOwner    // nil: the agent owns all pods
+	adopter    Adopter     // nil: the agent adopts no foreign pods
 }
 
 func newTestHost() *testHost { return &testHost{Host: hostfake.NewHost()} }
@@ -98,6 +99,9 @@ func (r fakeRuntime) Pods(context.Context) (map[types.UID]RuntimePod, error) {
 	}
 	out := map[types.UID]RuntimePod{}
 	for uid, p := range h.AllPods {
+		if f, ok := h.adopter.(*fakeAdopter); ok && f.hides(uid) {
+			continue
+		}
 		if len(p.Sandboxes)+len(p.Containers) > 0 {
 			out[uid] = RuntimePod{Pod: p.Pod, Sandboxes: slices.Clone(p.Sandboxes),
 				Containers: slices.Clone(p.Containers)}
@@ -159,7 +163,7 @@ func startAgentUnadopted(t *testing.T, h *testHost, node admission.Node, records
 	l.agent = New(Config{
 		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{
 			Node: node, StartSlots: cmp.Or(h.slots, 10), Standalone: h.standalone,
-		}, Runtime: fakeRuntime{l}, Host: fakeHostPods{l}, Owner: h.owner,
+		}, Runtime: fakeRuntime{l}, Host: fakeHostPods{l}, Owner: h.owner, Adopter: h.adopter,
 		Sources: all, Store: store, Records: records, BootID: h.boot,
 		Events:  events.NewRecorder(events.RecorderOptions{}),
 		Metrics: Metrics{Pods: pod.Metrics{Divergence: func() { l.divergences.Add(1) }}},
@@ -417,6 +421,33 @@ func TestOrphansAreTerminatedWhenAllSourcesAreReady(t *testing.T) {
 		if n := h.CallCount("start uid-kept"); n != 1 {
 			t.Errorf("the remaining pod was started %d times, want 1", n)
 		}
+	})
+}
+
+// A source that is ready can desire pods that it has not sent, because it waits for their Secrets. They have no
+// record if the store was lost, or if a crash followed their adoption.
+func TestPendingPodIsNoOrphan(t *testing.T) {
+	withHost(t, func(t *testing.T, h *testHost) {
+		kept, dropped := hostfake.PodOf("kept", "a"), hostfake.PodOf("dropped", "a")
+		l := startAgent(t, h, hostfake.LargeNode(), nil, "api")
+		l.desire("api", kept, dropped)
+		l.until(time.Minute, "both pods run", func() bool { return l.isRunning(kept)() && l.isRunning(dropped)() })
+		l.stop()
+		l = startAgent(t, h, hostfake.LargeNode(), nil, "api") // without records
+		pending := map[types.UID]bool{kept.UID: true, dropped.UID: true}
+		l.send["api"](source.Snapshot{Source: "api", Ready: true, Pending: pending})
+		time.Sleep(2 * time.Minute) // with audits
+		synctest.Wait()
+		if n := h.CallCount("stop"); n > 0 {
+			t.Fatalf("%d pods were stopped that the source desires", n)
+		}
+		l.desire("api", kept)
+		l.until(time.Minute, "the pod to be taken over", l.isRunning(kept))
+		l.until(time.Hour, "the dropped pod to be removed", func() bool { return h.Remaining(dropped.UID) == "" })
+		if n := h.CallCount("runSandbox"); n != 2 {
+			t.Errorf("got %d sandboxes created, want 2", n)
+		}
+		l.stop()
 	})
 }
 

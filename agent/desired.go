@@ -19,6 +19,7 @@ type desiredPods struct {
 	pods      map[types.UID]*corev1.Pod                 // of all sources, now
 	source    map[types.UID]string                      // of each of them
 	ready     map[string]bool                           // sources that have sent everything they have
+	pending   map[string]map[types.UID]bool             // desired pods that a source has not sent yet, by source
 	queued    map[types.NamespacedName]*corev1.Pod      // waits until its predecessor is deleted
 	ephemeral map[types.UID][]corev1.EphemeralContainer // added to a running pod, in addition to those of its source
 	objects   *objects
@@ -27,7 +28,7 @@ type desiredPods struct {
 func newDesiredPods() *desiredPods {
 	return &desiredPods{
 		pods: map[types.UID]*corev1.Pod{}, source: map[types.UID]string{}, ready: map[string]bool{},
-		queued:    map[types.NamespacedName]*corev1.Pod{},
+		pending: map[string]map[types.UID]bool{}, queued: map[types.NamespacedName]*corev1.Pod{},
 		ephemeral: map[types.UID][]corev1.EphemeralContainer{}, objects: newObjects(),
 	}
 }
@@ -74,6 +75,7 @@ func (d *desiredPods) next(name types.NamespacedName, after types.UID) *corev1.P
 type changes struct {
 	changed []*corev1.Pod // new or changed
 	removed []types.UID
+	dropped bool // a pending pod is no longer desired
 }
 
 // apply replaces the desired pods of one source. Pods are equal if their pointers or
@@ -98,6 +100,10 @@ func (d *desiredPods) apply(snap *source.Snapshot) changes {
 		}
 	}
 	slices.Sort(c.removed)
+	for uid := range d.pending[snap.Source] {
+		c.dropped = c.dropped || !now[uid] && !snap.Pending[uid]
+	}
+	d.pending[snap.Source] = snap.Pending
 	d.ready[snap.Source] = d.ready[snap.Source] || snap.Ready
 	return c
 }
@@ -116,6 +122,12 @@ func (d *desiredPods) withEphemeralContainers(pod *corev1.Pod) *corev1.Pod {
 		out.Spec.EphemeralContainers = append(out.Spec.EphemeralContainers, c)
 	}
 	return out
+}
+
+// isPending reports whether a source desires a pod that it has not sent yet.
+func (d *desiredPods) isPending(uid types.UID) bool {
+	pods := slices.Collect(maps.Values(d.pending))
+	return slices.ContainsFunc(pods, func(p map[types.UID]bool) bool { return p[uid] })
 }
 
 func nameOf(pod *corev1.Pod) types.NamespacedName {

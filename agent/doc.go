@@ -58,6 +58,9 @@
 //	offline images        imports image archives and reports them to the agent
 //	API server parts      of a node that has joined one: the pod source, the status
 //	                      manager, events, the Node, its lease, certificates
+//	node services         the service proxy and the DNS server, the enforcer of network
+//	                      policies, the Services of manifest files, and the checkpoint of
+//	                      Services
 //
 // # Invariants, in addition to those of package plan
 //

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +18,8 @@ const hostListTimeout = 30 * time.Second
 
 // terminateOrphans terminates the pods of the previous run that no source has: those in
 // the runtime, in the store and on the host. Pods of other programs are not among them: the
-// runtime lists the agent's own sandboxes, and Host its own directories and cgroups. It runs once,
-// when all sources are ready.
+// runtime lists the agent's own sandboxes, and Host its own directories and cgroups. It runs when
+// all sources are ready, and again when a source drops a pod that it has not sent.
 func (a *Agent) terminateOrphans(ctx context.Context) {
 	for uid, rec := range a.Records {
 		if !a.isOrphan(uid) {
@@ -38,7 +39,7 @@ func (a *Agent) terminateOrphans(ctx context.Context) {
 			a.terminateOrphan(listed.Pod, "Orphaned")
 		}
 	}
-	a.adopted = adopted{}
+	maps.DeleteFunc(a.adopted.pods, func(uid types.UID, _ RuntimePod) bool { return !a.desired.isPending(uid) })
 	a.cleanHost(ctx)
 }
 
@@ -80,7 +81,7 @@ func (noOwner) Deleted(...types.UID)     {}
 // isOrphan reports whether a pod has no worker and no source.
 func (a *Agent) isOrphan(uid types.UID) bool {
 	_, known := a.workers[uid]
-	return !known && a.desired.pods[uid] == nil
+	return !known && a.desired.pods[uid] == nil && !a.desired.isPending(uid)
 }
 
 // terminateOrphan terminates a pod that no source has. p may be incomplete.

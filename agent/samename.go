@@ -46,7 +46,7 @@ func (a *Agent) queueForName(p, holder *corev1.Pod) {
 		a.dequeue(before.UID)
 	}
 	a.desired.queued[nameOf(p)] = p
-	a.Log.Info("pod waits for its name", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID),
+	a.Log.Info("pod waiting: name in use", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID),
 		"holderUID", string(holder.UID))
 	if _, known := a.workers[p.UID]; known {
 		return // desired again while it terminates: its worker publishes that

@@ -192,8 +192,10 @@ func (a *Agent) newSnapshots() (out []*source.Snapshot) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(newest)) {
 		if a.applied[name] != newest[name] {
-			a.applied[name] = newest[name]
-			out = append(out, newest[name])
+			snap := a.withKubeletUIDs(newest[name])
+			a.snapshots.CompareAndSwap(name, newest[name], snap) // for readers of Snapshots
+			a.applied[name] = snap
+			out = append(out, snap)
 		}
 	}
 	return out

@@ -79,14 +79,13 @@ func (a *Agent) applySnapshot(ctx context.Context, snap *source.Snapshot) {
 		a.terminateRemoved(uid)
 	}
 	// Pods that run here claim their resources before new pods request any.
+	c.changed = a.adoptWanted(ctx, snap, c.changed)
 	slices.SortStableFunc(c.changed, a.compareStart)
-	for _, p := range c.changed {
-		a.startOrUpdate(p)
-	}
+	a.startAll(c.changed)
 	if objectsChanged {
 		a.eachWorker((*pod.Worker).Sync)
 	}
-	if first && a.desired.allReady(len(a.Sources)) {
+	if (first || c.dropped) && a.desired.allReady(len(a.Sources)) {
 		a.terminateOrphans(ctx)
 	}
 }
@@ -113,6 +112,7 @@ func (a *Agent) startOrUpdate(p *corev1.Pod) {
 // startWorker starts a worker for a pod, with its record from before an agent restart.
 func (a *Agent) startWorker(d pod.Desired) {
 	p := d.Pod
+	a.Events.PodCreated(p.UID)
 	var r pod.Restored
 	listed, current := a.adopted.take(p.UID)
 	if rec, ok := a.Records[p.UID]; ok {
@@ -122,6 +122,8 @@ func (a *Agent) startWorker(d pod.Desired) {
 		}
 		r.History = &pod.History{History: rec.History, Last: a.Store.PreviousRun(), AgentStarted: a.startup.since}
 		delete(a.Records, p.UID)
+	} else if a.isAdopted(p.UID) { // the agent ended before it could write the record
+		r.Memory, r.Verdict = adoptedState(p, listed)
 	} else {
 		r.Memory.RecreateCount = a.returned[p.UID]
 		if a.Store.PreviousRun().EndedAt.IsZero() { // no previous run is known: the pod may have run in one
@@ -160,6 +162,7 @@ func (a *Agent) workerDone(w *worker) {
 	a.allocator.Release(p.UID)
 	a.Store.Delete(p.UID)
 	a.Owner.Deleted(p.UID)
+	a.forgetAdoption(p.UID)
 	if _, returns := a.returned[p.UID]; !returns { // otherwise its events must remain readable
 		a.Events.PodDeleted(p.UID)
 	}
@@ -168,6 +171,7 @@ func (a *Agent) workerDone(w *worker) {
 	}
 	a.StatusCache.Remove(p.UID)
 	a.audits.deleted[p.UID] = time.Now()
+	a.PodDeleted(p.UID)
 	a.Log.Info("pod removed", "pod", p.Namespace+"/"+p.Name, "podUID", string(p.UID))
 	if next := a.desired.next(nameOf(p), p.UID); next != nil {
 		a.startOrUpdate(next)

@@ -41,6 +41,7 @@ func commands(c *factory) []*cobra.Command {
 		c.ps(), c.describe(), c.logs(), c.exec(), c.why(), c.timeline(), c.probes(), c.plan(), c.check(), c.events(),
 		c.version(),
 		c.top(), c.attach(), c.portForward(), c.cp(),
+		c.get(), c.scale(), c.rollout(), c.services(), c.dns(),
 		c.debug(), c.restart(), c.evict(), c.images(), c.drain(),
 	}
 	for _, cmd := range all {

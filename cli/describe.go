@@ -16,8 +16,9 @@ import (
 
 func (c *factory) describe() *cobra.Command {
 	return podView[nodeapi.Description]{
-		use:   "describe POD",
-		short: "Show details of a pod and its events",
+		use:   "describe POD|TYPE/NAME",
+		short: "Show details of a pod or a workload and its events",
+		long:  "Show details of a pod or a workload and its events.\n\n" + workloadArgs,
 		fetch: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.Description, error) {
 			return client.Describe(ctx, t.namespace, t.name)
 		},
@@ -26,6 +27,10 @@ func (c *factory) describe() *cobra.Command {
 				return "", fmt.Errorf("invalid response of the agent: no pod %s/%s", t.namespace, t.name)
 			}
 			return describeText(d, c.now())
+		},
+		workload: func(ctx context.Context, client *nodeapi.Client, kind string, t target) (objectView, error) {
+			d, err := client.DescribeWorkload(ctx, kind, t.namespace, t.name)
+			return objectView{d, func() (string, error) { return workloadText(d, c.now()) }}, err
 		},
 	}.command(c)
 }

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,24 +75,90 @@ func planText(p nodeapi.PlanResult, now time.Time) string {
 		if pod.ResizeRejection != "" {
 			fmt.Fprintf(&b, "  would keep its current CPU and memory: %s\n", clean(pod.ResizeRejection))
 		}
-		for _, s := range pod.Stages {
-			if len(s.Actions) == 0 {
-				continue
-			}
-			fmt.Fprintf(&b, "  %s\n", clean(s.Stage))
-			for _, a := range s.Actions {
-				fmt.Fprintf(&b, "    %s\n", clean(plannedAction(a)))
-			}
-		}
-		for _, r := range pod.Reasons {
-			fmt.Fprintf(&b, "  then waiting for: %s\n", clean(reasonText(r, now)))
-		}
+		writeStages(&b, pod, "  ", now)
 	}
-	if len(p.Pods) == 0 {
-		b.WriteString("The manifest contains no pods.\n")
+	for i, w := range p.Workloads {
+		if i+len(p.Pods) > 0 {
+			b.WriteString("\n")
+		}
+		writeWorkloadPlan(&b, w, now)
+	}
+	if len(p.Pods)+len(p.Workloads) == 0 {
+		b.WriteString("The manifest contains no pods and no workloads.\n")
 	}
 	writeWarnings(&b, p.Warnings)
 	return b.String()
+}
+
+// writeStages prints the actions of a pod and what it waits for afterwards.
+func writeStages(b *strings.Builder, pod nodeapi.PodPlan, indent string, now time.Time) {
+	for _, s := range pod.Stages {
+		if len(s.Actions) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "%s%s\n", indent, clean(s.Stage))
+		for _, a := range s.Actions {
+			fmt.Fprintf(b, "%s  %s\n", indent, clean(plannedAction(a)))
+		}
+	}
+	for _, r := range pod.Reasons {
+		fmt.Fprintf(b, "%sthen waiting for: %s\n", indent, clean(reasonText(r, now)))
+	}
+}
+
+// maxPlannedSteps limits the printed steps of a workload.
+const maxPlannedSteps = 40
+
+func writeWorkloadPlan(b *strings.Builder, w nodeapi.WorkloadPlan, now time.Time) {
+	change := changeText(w.Change)
+	switch w.Change {
+	case nodeapi.Update:
+		change = "would be updated"
+	case nodeapi.Replace:
+		change = "would be deleted with its pods and created again"
+	case nodeapi.Create, nodeapi.Resize, nodeapi.Unchanged:
+	}
+	fmt.Fprintf(b, "%s/%s: %s\n", clean(strings.ToLower(w.Kind)+" "+w.Namespace), clean(w.Name), change)
+	if len(w.Fields) > 0 {
+		fmt.Fprintf(b, "  changed: %s\n", clean(strings.Join(w.Fields, ", ")))
+	}
+	for _, command := range slices.Sorted(maps.Keys(w.EndedOverrides)) {
+		fmt.Fprintf(b, "  override that would end: %s (berth %s)\n", clean(w.EndedOverrides[command]), clean(command))
+	}
+	var limits []string
+	for _, l := range w.Limits {
+		limits = append(limits, l.Name+" "+l.Value)
+	}
+	if len(limits) > 0 {
+		fmt.Fprintf(b, "  %s\n", clean(strings.Join(limits, ", ")))
+	}
+	if !w.NextSchedule.IsZero() {
+		fmt.Fprintf(b, "  next schedule: %s\n", clockIn(now, w.NextSchedule))
+	}
+	for i, s := range w.Steps {
+		if i == maxPlannedSteps {
+			fmt.Fprintf(b, "  … and %d more steps\n", len(w.Steps)-i)
+			break
+		}
+		text := spaced(s.Action, s.Pod)
+		if s.After != "" {
+			text += ", after " + s.After
+		}
+		fmt.Fprintf(b, "  %d. %s\n", i+1, clean(text))
+		if s.Rejection != "" {
+			fmt.Fprintf(b, "     would be rejected: %s\n", clean(s.Rejection))
+		}
+	}
+	if w.Incomplete {
+		b.WriteString("  There are more steps.\n")
+	}
+	for _, r := range w.Reasons {
+		fmt.Fprintf(b, "  note: %s\n", clean(reasonText(r, now)))
+	}
+	if w.NewPod != nil {
+		b.WriteString("  for each new pod\n")
+		writeStages(b, *w.NewPod, "    ", now)
+	}
 }
 
 func changeText(c nodeapi.Change) string {

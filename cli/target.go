@@ -119,6 +119,15 @@ func (c *factory) completeContainers(
 	return matching(names, typed), cobra.ShellCompDirectiveNoFileComp
 }
 
+// completionContext limits how long a completion blocks the shell.
+func completionContext(cmd *cobra.Command) (context.Context, context.CancelFunc) {
+	parent := cmd.Context()
+	if parent == nil {
+		parent = context.Background()
+	}
+	return context.WithTimeout(parent, 2*time.Second)
+}
+
 // podsToComplete lists all pods, with a timeout so that the shell does not block.
 func (c *factory) podsToComplete(cmd *cobra.Command) ([]corev1.Pod, error) {
 	client, err := c.dial()
@@ -126,11 +135,7 @@ func (c *factory) podsToComplete(cmd *cobra.Command) ([]corev1.Pod, error) {
 		return nil, err
 	}
 	defer client.Close()
-	parent := cmd.Context()
-	if parent == nil {
-		parent = context.Background()
-	}
-	ctx, cancel := context.WithTimeout(parent, 2*time.Second)
+	ctx, cancel := completionContext(cmd)
 	defer cancel()
 	pods, err := client.Pods(ctx, nodeapi.PodsRequest{})
 	if err != nil {

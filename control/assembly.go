@@ -13,6 +13,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 
 	"berth/control/pki"
+	"berth/control/policyaddresses"
 	"berth/control/registry"
 	"berth/control/scheme"
 )
@@ -43,7 +44,8 @@ type Assembly struct {
 	// lifetime is done when the server stops. Informers started by a restarted controller use it.
 	lifetime context.Context //nolint:containedctx // see above
 
-	access access
+	access          access
+	policyAddresses *policyaddresses.Publisher // nil: its controller is disabled
 }
 
 // Store returns the store of a resource. It panics if the resource is not in Kinds.

@@ -6,8 +6,10 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"berth/control/loadbalancer"
 	"berth/control/pki"
 	"berth/control/serviceips"
 	"berth/control/storage"
@@ -58,8 +60,9 @@ type Config struct {
 	ServiceCIDRs []netip.Prefix
 	// ServiceNodePorts is the port range for Services of type NodePort.
 	ServiceNodePorts serviceips.PortRange
-	// ServicesRouted is true if Service addresses are routed on the nodes.
-	ServicesRouted bool
+	// LoadBalancerPool has the addresses for Services of type LoadBalancer, which nodes announce on
+	// their networks. If empty, these Services get the addresses of nodes.
+	LoadBalancerPool loadbalancer.Pool
 	// AdvertiseAddress is the address by which pods and other servers reach this one. If it is not
 	// valid, the listen address is used, or the address of the default route.
 	AdvertiseAddress netip.Addr
@@ -137,6 +140,14 @@ func (c *Config) Validate() error {
 	}
 	if err := c.services().Validate(c.ClusterCIDRs); err != nil {
 		return err
+	}
+	if err := c.LoadBalancerPool.Validate(); err != nil {
+		return fmt.Errorf("load-balancer-pool: %w", err)
+	}
+	for _, p := range slices.Concat(c.ServiceCIDRs, c.ClusterCIDRs) {
+		if c.LoadBalancerPool.Overlaps(p) {
+			return fmt.Errorf("load-balancer-pool: overlaps %s of service-cluster-ip-range or cluster-cidr", p)
+		}
 	}
 	if err := serviceips.ValidateAdvertiseAddress(c.AdvertiseAddress); err != nil {
 		return err

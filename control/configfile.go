@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/control/loadbalancer"
 	"berth/control/serviceips"
 	"berth/internal/strictyaml"
 )
@@ -53,6 +54,8 @@ type ConfigFile struct {
 	NodePorts        serviceips.PortRange `json:"nodePorts,omitzero"` // such as "30000-32767"
 	ServicesRouted   *bool                `json:"servicesRouted,omitempty"`
 	AdvertiseAddress netip.Addr           `json:"advertiseAddress,omitzero"`
+	// LoadBalancerPool has CIDRs such as 192.0.2.16/28 and ranges such as 192.0.2.10-192.0.2.20.
+	LoadBalancerPool []loadbalancer.Range `json:"loadBalancerPool,omitempty"`
 
 	Etcd struct {
 		Servers  []string `json:"servers,omitempty"`
@@ -103,6 +106,10 @@ func (f *ConfigFile) Deprecations() (warnings []string) {
 	}
 	if f.Off != nil {
 		warnings = append(warnings, `off is deprecated, use controllers: ["*", "-NAME"]`)
+	}
+	if f.ServicesRouted != nil {
+		warnings = append(warnings, "servicesRouted is deprecated and ignored: pods always get the ClusterIP of "+
+			"default/kubernetes")
 	}
 	return warnings
 }
@@ -171,7 +178,7 @@ func (f *ConfigFile) applyServices(c *Config, isSet func(flag string) bool) {
 	if f.NodePorts != (serviceips.PortRange{}) && !isSet("service-node-port-range") {
 		c.ServiceNodePorts = f.NodePorts
 	}
-	if f.ServicesRouted != nil && !isSet("services-routed") {
-		c.ServicesRouted = *f.ServicesRouted
+	if f.LoadBalancerPool != nil && !isSet("load-balancer-pool") {
+		c.LoadBalancerPool = f.LoadBalancerPool
 	}
 }

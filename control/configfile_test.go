@@ -49,12 +49,13 @@ func TestConfigFileFlagsTakePrecedence(t *testing.T) {
 
 func TestConfigFileDeprecatedFields(t *testing.T) {
 	t.Parallel()
-	f, err := ReadConfigFile(file(t, configHeader+"names: [a]\ntlsSANs: [b]\noff: [scheduler]\n"))
+	f, err := ReadConfigFile(file(t, configHeader+"names: [a]\ntlsSANs: [b]\noff: [scheduler]\n"+
+		"servicesRouted: true\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := f.Deprecations(); len(got) != 2 || !strings.Contains(got[0], "tlsSANs") ||
-		!strings.Contains(got[1], "controllers") {
+	if got := f.Deprecations(); len(got) != 3 || !strings.Contains(got[0], "tlsSANs") ||
+		!strings.Contains(got[1], "controllers") || !strings.Contains(got[2], "servicesRouted") {
 		t.Errorf("warnings %q", got)
 	}
 	for _, row := range []struct {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -43,15 +44,17 @@ func (a *Assembly) makeStores() (served, error) {
 			return nil, err
 		}
 		a.Stores[kind.GroupResource()] = main
-		all.add(kind.GroupVersion, kind.Resource, main)
-		if kind.Status {
-			all.add(kind.GroupVersion, kind.Resource+"/status", registry.NewStatus(main, a.StoreOptions))
+		for _, version := range append([]schema.GroupVersion{kind.GroupVersion}, kind.OtherVersions...) {
+			all.add(version, kind.Resource, main)
+			if kind.Status {
+				all.add(version, kind.Resource+"/status", registry.NewStatus(main, a.StoreOptions))
+			}
 		}
 		if kind.Scale != nil {
 			all.add(kind.GroupVersion, kind.Resource+"/scale", registry.NewScale(main))
 		}
 	}
-	for _, r := range append(a.extraResources(), a.metricsResources()...) {
+	for _, r := range slices.Concat(a.extraResources(), a.metricsResources(), a.policyResources()) {
 		all.add(r.Version, r.Name, r.Storage)
 	}
 	return all, nil
@@ -60,9 +63,14 @@ func (a *Assembly) makeStores() (served, error) {
 // install installs the storages as API groups.
 func (a *Assembly) install(server *genericapiserver.GenericAPIServer, all served) error {
 	var groups []*genericapiserver.APIGroupInfo
+	byName := map[string]*genericapiserver.APIGroupInfo{}
 	for _, version := range scheme.GroupVersions() {
 		storages := all[version]
 		if len(storages) == 0 {
+			continue
+		}
+		if group, installed := byName[version.Group]; installed {
+			group.VersionedResourcesStorageMap[version.Version] = storages
 			continue
 		}
 		info := genericapiserver.NewDefaultAPIGroupInfo(
@@ -78,7 +86,7 @@ func (a *Assembly) install(server *genericapiserver.GenericAPIServer, all served
 			}
 			continue
 		}
-		groups = append(groups, &info)
+		groups, byName[version.Group] = append(groups, &info), &info
 	}
 	if err := server.InstallAPIGroups(groups...); err != nil {
 		return fmt.Errorf("install API groups: %w", err)

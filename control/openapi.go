@@ -26,10 +26,10 @@ const (
 // addOpenAPI adds the OpenAPI definitions, which the library needs for server-side apply. The
 // documents themselves are served by serveOpenAPI.
 func addOpenAPI(config *genericapiserver.Config) {
-	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions,
+	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.Definitions,
 		scheme.DefinitionNamer())
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(
-		openapi.GetOpenAPIDefinitions,
+		openapi.Definitions,
 		scheme.DefinitionNamer(),
 	)
 	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = "berth-control", "berth-control"

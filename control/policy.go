@@ -47,7 +47,7 @@ func (s *Server) addBootstrapHook(name string, store func(ctx context.Context) e
 		_ = wait.PollUntilContextCancel(hook, bootstrapRetryPeriod, true, func(ctx context.Context) (bool, error) {
 			err := store(ctx)
 			if err != nil && ctx.Err() == nil {
-				s.Log.Warn("bootstrap objects not created, retrying", "hook", name, "err", err)
+				s.Log.Warn("bootstrap objects not created; retrying", "hook", name, "err", err)
 			}
 			return err == nil, nil
 		})

@@ -255,15 +255,8 @@ func (s *Server) waitUntilReady(ctx context.Context) {
 	for {
 		if err := s.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err == nil {
 			close(s.ready)
-			s.Log.Info(
-				"ready",
-				"server",
-				s.Loopback.Host,
-				"kubeconfig",
-				s.AdminKubeconfig(),
-				"after",
-				time.Since(start).Round(time.Millisecond),
-			)
+			s.Log.Info("control server ready", "server", s.Loopback.Host, "kubeconfig", s.AdminKubeconfig(),
+				"after", time.Since(start).Round(time.Millisecond))
 			return
 		}
 		select {

@@ -80,6 +80,8 @@ func (s *Server) loopback() (*restclient.Config, error) {
 		},
 		QPS:       -1,
 		UserAgent: "berth-control/" + s.Version,
+		// Otherwise the server would compress each event of a streaming list and each long list for itself.
+		DisableCompression: true,
 	}, nil
 }
 

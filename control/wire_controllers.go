@@ -6,10 +6,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/scale"
 	"k8s.io/client-go/tools/record"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // workqueue_* in /metrics
 
@@ -83,7 +87,22 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
 		SigningDuration:        a.ClusterSigningDuration,
 		TokenSigner:            a.secretTokenSigner(),
+		LoadBalancerPool:       a.LoadBalancerPool,
+		APIServerPort:          a.apiServerPort(),
+		Autoscaling:            autoscalingOf(as),
 	})
+}
+
+// autoscalingOf returns what the controller of autoscalers needs. Nothing is requested before it is used.
+func autoscalingOf(as *identity) controllers.Autoscaling {
+	cached := memory.NewMemCacheClient(as.client.Discovery())
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cached)
+	return controllers.Autoscaling{
+		Mapper: mapper,
+		Scales: scale.New(as.client.Discovery().RESTClient(), mapper, dynamic.LegacyAPIPathResolverFunc,
+			scale.NewDiscoveryScaleKindResolver(cached)),
+		PodMetrics: controllers.PodMetricsOf(as.client),
+	}
 }
 
 func (a *Assembly) secretTokenSigner() *tokens.SecretTokenSigner {
@@ -112,6 +131,9 @@ func (a *Assembly) controllers() []Controller {
 		{Name: "clusterrole-aggregation-controller", Run: a.aggregateRoles},
 		{Name: "bootstrap-token-controller", Run: a.runTokenCleaner},
 		{Name: "kubernetes-service-controller", Run: a.runKubernetesService},
+		{Name: policyAddresses, Run: a.runPolicyAddresses},
+		{Name: "dns-service-controller", LeaderElected: true, Run: a.runDNSService},
+		{Name: "default-servicecidr-controller", LeaderElected: true, Run: a.runServiceCIDR},
 		{Name: "service-ip-repair-controller", LeaderElected: true, Run: a.runServiceRepair},
 	}, a.schedulerAndControllers()...)
 }

@@ -3,14 +3,17 @@ package control
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"berth/control/pods"
+	"berth/control/policyaddresses"
 	"berth/control/registry"
 	"berth/control/serviceips"
+	addressesv1 "berth/services/policy/addresses/v1"
 )
 
 // services returns the ranges for the addresses and ports of Services.
@@ -18,11 +21,11 @@ func (c *Config) services() serviceips.Ranges {
 	return serviceips.Ranges{Addresses: c.ServiceCIDRs, Ports: c.ServiceNodePorts}
 }
 
+// apiServerPort returns the port of this server at the addresses of its node; 0: not known.
+func (a *Assembly) apiServerPort() uint16 { return a.AdvertisedEndpoint.Port() }
+
 // serviceStores creates Services with their subresources.
 func serviceStores(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
-	if a.ServicesRouted {
-		kind.Warnings = nil
-	}
 	main, all, err := serviceips.New(
 		kind,
 		serviceips.Options{Place: a.StoreOptions, Etcd: a.EtcdClient, Ranges: a.Config.services(), Log: a.Log},
@@ -65,12 +68,40 @@ func (a *Assembly) endpoints(
 	return endpoints, nil
 }
 
+// policyAddresses is the name of the controller that computes the addresses of network policies.
+const policyAddresses = "network-policy-addresses-controller"
+
+// policyResources returns the resource that nodes read instead of all pods. It is served only if its
+// controller runs.
+func (a *Assembly) policyResources() []Resource {
+	if !controllerEnabled(a.Controllers, policyAddresses) {
+		return nil
+	}
+	a.policyAddresses = policyaddresses.New(a.Informers, func() { a.startInformers() }, time.Now())
+	return []Resource{{
+		Version: addressesv1.GroupVersion, Name: addressesv1.Resource, Storage: a.policyAddresses.Storage(),
+	}}
+}
+
+// runPolicyAddresses computes the addresses of network policies.
+func (a *Assembly) runPolicyAddresses(ctx context.Context) error { return a.policyAddresses.Run(ctx) }
+
 // runKubernetesService maintains the Service default/kubernetes.
 func (a *Assembly) runKubernetesService(ctx context.Context) error {
 	return (&serviceips.KubernetesService{
 		Etcd: a.EtcdClient, Client: a.Client, Ranges: a.Config.services(), Address: a.AdvertisedEndpoint,
-		ServicesRouted: a.ServicesRouted, Log: a.Log,
+		Log: a.Log,
 	}).Run(ctx)
+}
+
+// runDNSService maintains the Service kube-system/kube-dns.
+func (a *Assembly) runDNSService(ctx context.Context) error {
+	return (&serviceips.DNSService{Client: a.Client, Ranges: a.Config.services(), Log: a.Log}).Run(ctx)
+}
+
+// runServiceCIDR maintains the ServiceCIDR kubernetes.
+func (a *Assembly) runServiceCIDR(ctx context.Context) error {
+	return (&serviceips.ServiceCIDR{Client: a.Client, Ranges: a.Config.services(), Log: a.Log}).Run(ctx)
 }
 
 // runServiceRepair reconciles the claims of addresses and ports with the Services.

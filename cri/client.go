@@ -64,6 +64,9 @@ type Options struct {
 	// OwnsUnlabeled reports whether objects of the pod that have berth's owner label but no instance,
 	// because an older release created them, are berth's own. Nil: they are.
 	OwnsUnlabeled func(uid types.UID) bool
+	// Unmarked reports whether the pod has a directory without the mark of berth. Its objects are foreign
+	// even with the labels of this instance: the pod was handed over to the kubelet. nil: no pod has.
+	Unmarked func(uid types.UID) bool
 	// OnEventStream is called when an event stream was obtained, and with the error when one could not
 	// be established or failed. May be nil.
 	OnEventStream func(error)
@@ -91,6 +94,8 @@ type Client struct {
 	networksAttached func(uid, sandbox string) (done, attaching bool)
 	instance         string
 	ownsUnlabeled    func(uid types.UID) bool
+	unmarked         func(uid types.UID) bool
+	adoptions        adoptions
 
 	// containerd's own services: see task.go, leaks.go and import_image.go.
 	tasks         tasks.TasksClient
@@ -119,6 +124,7 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 		networksAttached: o.NetworksAttached,
 		instance:         o.Instance,
 		ownsUnlabeled:    o.OwnsUnlabeled,
+		unmarked:         o.Unmarked,
 	}
 	if c.exits == nil {
 		c.exits = noExitRecorder{}

@@ -136,6 +136,7 @@ func (c *Client) parseEvent(ctx context.Context, resp *runtimeapi.ContainerEvent
 	e := Event{Kind: eventKind(resp.GetContainerEventType()), At: timeFromNanos(resp.GetCreatedAt())}
 	status := resp.GetPodSandboxStatus()
 	if status != nil {
+		c.adoptSandboxStatus(status)
 		own, ok := criconfig.ParseSandbox(status.Labels, status.Annotations)
 		if !ok || !c.owns(status.Labels) {
 			return Event{}, false
@@ -146,6 +147,7 @@ func (c *Client) parseEvent(ctx context.Context, resp *runtimeapi.ContainerEvent
 		e.Sandbox = &seen
 	}
 	for _, s := range resp.GetContainersStatuses() {
+		c.adoptContainerStatus(s)
 		own, ok := criconfig.ParseContainer(s.GetLabels(), s.GetAnnotations())
 		if !ok || !c.owns(s.GetLabels()) {
 			continue

@@ -22,7 +22,7 @@ func (c *Client) WritableLayers(ctx context.Context) (map[string]WritableLayer, 
 	var resp *runtimeapi.ListContainerStatsResponse
 	err := c.call(ctx, verbContainerStats, "", c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{
-			Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: ownerSelector()},
+			Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: c.adoptions.selector()},
 		})
 		return err
 	})

@@ -82,11 +82,11 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (Pod, error) {
 // of the number of pods.
 func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
 	listedAt := time.Now()
-	sandboxes, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: ownerSelector()})
+	sandboxes, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: c.adoptions.selector()})
 	if err != nil {
 		return nil, err
 	}
-	containers, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: ownerSelector()})
+	containers, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: c.adoptions.selector()})
 	if err != nil {
 		return nil, err
 	}
@@ -168,12 +168,8 @@ func ownerSelector() map[string]string {
 	return map[string]string{criconfig.OwnerLabel: criconfig.OwnerVersion}
 }
 
-// podSelector selects the objects that berth created for a pod.
-func podSelector(uid string) map[string]string {
-	s := ownerSelector()
-	s[labelPodUID] = uid
-	return s
-}
+// podSelector selects the objects of a pod, of any owner.
+func podSelector(uid string) map[string]string { return map[string]string{labelPodUID: uid} }
 
 // listSandboxes lists the matching sandboxes that berth created.
 func (c *Client) listSandboxes(ctx context.Context,
@@ -202,6 +198,9 @@ func (c *Client) allSandboxes(ctx context.Context,
 		resp, err = c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: filter})
 		return err
 	})
+	for _, s := range resp.GetItems() {
+		c.adoptSandbox(s)
+	}
 	return resp.GetItems(), err
 }
 
@@ -212,6 +211,9 @@ func (c *Client) allContainers(ctx context.Context,
 		resp, err = c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: filter})
 		return err
 	})
+	for _, k := range resp.GetContainers() {
+		c.adoptContainer(k)
+	}
 	return resp.GetContainers(), err
 }
 
@@ -240,6 +242,7 @@ func (c *Client) sandboxStatus(ctx context.Context, id string,
 			Verbose: verbose})
 		return err
 	})
+	c.adoptSandboxStatus(resp.GetStatus())
 	return resp, err
 }
 
@@ -253,6 +256,7 @@ func (c *Client) containerStatus(ctx context.Context, id, sandboxID string) (pla
 	if err != nil {
 		return plan.Container{}, err
 	}
+	c.adoptContainerStatus(resp.GetStatus())
 	if !c.owns(resp.GetStatus().GetLabels()) {
 		return plan.Container{}, notOwned(verbContainerStatus, id)
 	}

@@ -31,17 +31,19 @@ func TestOwnerOfRuntimeObjects(t *testing.T) {
 		"this instance":     {berth(criconfig.InstanceLabel, "a"), true, ""},
 		"another instance":  {berth(criconfig.InstanceLabel, "b"), false, CreatorBerth},
 		"older release":     {berth(labelPodUID, "old"), true, ""},
+		"handed over":       {berth(criconfig.InstanceLabel, "a", labelPodUID, "unmarked"), false, CreatorKubelet},
 		"another old berth": {berth(), false, CreatorBerth},
 		"newer labels":      {berth(criconfig.OwnerLabel, "v2", criconfig.InstanceLabel, "a"), false, CreatorBerth},
 		"kubelet":           {map[string]string{labelPodUID: "u"}, false, CreatorKubelet},
 		"unknown program":   {map[string]string{"app": "x"}, false, CreatorUnknown},
 		"no labels":         {nil, false, CreatorUnknown},
 	} {
-		client := &Client{instance: "a", ownsUnlabeled: func(uid types.UID) bool { return uid == "old" }}
+		client := &Client{instance: "a", ownsUnlabeled: func(uid types.UID) bool { return uid == "old" },
+			unmarked: func(uid types.UID) bool { return uid == "unmarked" }}
 		if got := client.owns(c.labels); got != c.owned {
 			t.Errorf("%s: got owned %v", name, got)
 		}
-		if got := creatorOf(c.labels); !c.owned && got != c.creator {
+		if got := client.creatorOf(c.labels); !c.owned && got != c.creator {
 			t.Errorf("%s: got creator %q, want %q", name, got, c.creator)
 		}
 		record := &containers.Container{Labels: map[string]string{"io.cri-containerd.kind": "sandbox"}}
@@ -101,6 +103,9 @@ func TestInstancesShareRuntime(t *testing.T) {
 	got := map[types.UID]Creator{}
 	for _, s := range foreign {
 		got[s.UID] = s.Creator
+		if !s.Ready || s.CreatedAt.Unix() <= 0 {
+			t.Errorf("%s: got ready %v, created at %v", s.UID, s.Ready, s.CreatedAt)
+		}
 	}
 	if err != nil || len(got) != 2 || got["of-b"] != CreatorBerth || got["of-kubelet"] != CreatorKubelet {
 		t.Errorf("got %v %v", got, err)

@@ -59,11 +59,11 @@ type podSnapshot struct {
 }
 
 func (c *Client) snapshot(ctx context.Context, seed maphash.Seed) (map[types.UID]podSnapshot, error) {
-	sandboxes, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: ownerSelector()})
+	sandboxes, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: c.adoptions.selector()})
 	if err != nil {
 		return nil, err
 	}
-	containers, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: ownerSelector()})
+	containers, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: c.adoptions.selector()})
 	if err != nil {
 		return nil, err
 	}

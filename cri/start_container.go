@@ -39,6 +39,7 @@ func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name strin
 			RecursiveReadOnly: recursiveReadOnly(req.Config.Mounts),
 		},
 	}
+	maps.Copy(m.labels, ownerSelector())
 	maps.Copy(m.labels, podSelector(string(pod.UID)))
 	if own, ok := criconfig.ParseContainer(req.Config.Labels, req.Config.Annotations); ok {
 		m.container.SpecHash, m.container.Image = own.SpecHash, own.Image

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Addresses returns the node's addresses, at most one per address family, IPv4 first: those of the
@@ -114,13 +119,15 @@ func defaultInterface(routes []byte) string {
 }
 
 func addressesOf(ifc *net.Interface) (out []netip.Addr) {
-	addrs, err := ifc.Addrs()
-	if err != nil {
+	addrs, err := netlink.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: ifc.Index}},
+		netlink.FAMILY_ALL)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return nil
 	}
 	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
-			out = append(out, p.Addr())
+		// Addresses with scope host, such as that of the DNS server, are valid on this host only.
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && a.Scope != unix.RT_SCOPE_HOST && ip.IsGlobalUnicast() {
+			out = append(out, ip.Unmap())
 		}
 	}
 	return out
@@ -180,6 +187,20 @@ func ConfiguredAddresses(configured []netip.Addr) ([]netip.Addr, error) {
 func AddressStrings(addresses []netip.Addr) (out []string) {
 	for _, a := range addresses {
 		out = append(out, a.String())
+	}
+	return out
+}
+
+// PodCIDRs returns the pod CIDRs that the control plane has assigned to a Node, or fallback if there are
+// none. Invalid ones are left out.
+func PodCIDRs(n *corev1.Node, fallback []netip.Prefix) (out []netip.Prefix) {
+	for _, text := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p)
+		}
+	}
+	if len(out) == 0 {
+		return fallback
 	}
 	return out
 }

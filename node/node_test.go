@@ -2,13 +2,18 @@ package node
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -81,6 +86,37 @@ func TestPodBridgeIsIgnored(t *testing.T) {
 		if got := isPodBridge(sys, name); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// TestAddressOfOwnServiceIsIgnored: an address with scope host on the loopback interface is no address of the
+// node, and another one is.
+func TestAddressOfOwnServiceIsIgnored(t *testing.T) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine of the test
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := netlink.ParseAddr("10.43.0.10/32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.Scope = unix.RT_SCOPE_HOST
+	other, err := netlink.ParseAddr("192.0.2.1/32")
+	if err == nil {
+		err = errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(lo, own), netlink.AddrAdd(lo, other))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := addressesOf(&net.Interface{Index: lo.Attrs().Index})
+	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1")}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

@@ -53,6 +53,14 @@ type Handlers struct {
 	// Plan returns the actions that a manifest (YAML or JSON) would cause, without executing
 	// them.
 	Plan func(ctx context.Context, manifest []byte) (PlanResult, error)
+	// Workloads returns the workloads of manifest files with the objects that belong to them.
+	Workloads func(ctx context.Context, req WorkloadsRequest) ([]Workload, error)
+	// EditWorkload changes a workload of a manifest file until the file changes.
+	EditWorkload func(ctx context.Context, req WorkloadEdit) (WorkloadEditResult, error)
+	// DescribeWorkload returns a workload of a kind with everything that belongs to it.
+	DescribeWorkload func(ctx context.Context, kind, namespace, name string) (WorkloadDescription, error)
+	// WhyWorkload returns why not all pods of a workload are ready and what happens next.
+	WhyWorkload func(ctx context.Context, kind, namespace, name string) (WorkloadExplanation, error)
 	// Check checks whether this node can run pods.
 	Check func(ctx context.Context) (CheckReport, error)
 	// Eviction returns the eviction order of the pods for a signal. With an empty signal it
@@ -60,6 +68,11 @@ type Handlers struct {
 	Eviction func(ctx context.Context, signal string) (EvictionPreview, error)
 	// Images returns the images on the node and the state of the image archives.
 	Images func(ctx context.Context) (Images, error)
+	// Services returns the Services of a namespace (empty: all) and how this node routes them. A
+	// name selects one of them.
+	Services func(ctx context.Context, namespace, name string) (NodeServices, error)
+	// DNS returns what the DNS server of the node answers to a question.
+	DNS func(ctx context.Context, q DNSQuery) (DNSAnswer, error)
 	// Drain terminates the pods because the host is shutting down, and waits for them.
 	Drain func(ctx context.Context) (DrainResult, error)
 	// Metrics serves the metrics that the health port exposes.

@@ -15,8 +15,9 @@ const maxManifest = 3 << 20
 
 // PlanResult is what applying a manifest would do.
 type PlanResult struct {
-	Pods     []PodPlan `json:"pods"`
-	Warnings []Warning `json:"warnings,omitempty"`
+	Pods      []PodPlan      `json:"pods"`
+	Workloads []WorkloadPlan `json:"workloads,omitempty"`
+	Warnings  []Warning      `json:"warnings,omitempty"`
 }
 
 // PodPlan is what would be done for one pod.
@@ -32,14 +33,14 @@ type PodPlan struct {
 	Reasons         []Reason    `json:"reasons,omitempty"`
 }
 
-// Change is the effect of a manifest on a pod.
+// Change is the effect of a manifest on a pod or a workload.
 type Change string
 
 const (
-	Create    Change = "create"    // the pod does not exist
-	Update    Change = "update"    // the pod is updated in place
-	Resize    Change = "resize"    // only CPU and memory are updated in place
-	Replace   Change = "replace"   // the pod is terminated and replaced by a new one
+	Create    Change = "create"    // it does not exist
+	Update    Change = "update"    // it is updated in place, the pods of a workload by its strategy
+	Resize    Change = "resize"    // only CPU and memory of the pod are updated in place
+	Replace   Change = "replace"   // it is deleted, with all its pods, and replaced by a new one
 	Unchanged Change = "unchanged" // nothing changes
 )
 

@@ -64,16 +64,22 @@ type route struct {
 	serve   http.HandlerFunc
 }
 
-func (s *server) routes() http.Handler {
-	mux := http.NewServeMux()
-	for _, r := range []route{
+// table returns all endpoints. docs/reference/node-api.md describes them.
+func (s *server) table() []route {
+	return []route{
 		{"GET /v1/version", s.h.Version != nil, s.version},
 		{"GET /v1/node", s.h.Node != nil, s.node},
 		{"GET /v1/check", s.h.Check != nil, s.check},
 		{"GET /v1/eviction", s.h.Eviction != nil, s.eviction},
 		{"GET /v1/images", s.h.Images != nil, s.images},
+		{"GET /v1/services", s.h.Services != nil, s.services},
+		{"GET /v1/dns", s.h.DNS != nil, s.dns},
 		{"POST /v1/drain", s.h.Drain != nil, s.drain},
 		{"POST /v1/plan", s.h.Plan != nil, s.plan},
+		{"GET /v1/workloads", s.h.Workloads != nil, s.workloads},
+		{"POST /v1/workloads", s.h.EditWorkload != nil, s.editWorkload},
+		{"GET " + workloadPattern + "/describe", s.h.DescribeWorkload != nil, s.describeWorkload},
+		{"GET " + workloadPattern + "/why", s.h.WhyWorkload != nil, s.whyWorkload},
 		{"GET /v1/events", s.h.Events != nil, s.events},
 		{"GET /v1/pods", s.h.Pods != nil, s.pods},
 		{"GET /v1/top", s.h.Top != nil, s.top},
@@ -97,7 +103,12 @@ func (s *server) routes() http.Handler {
 		{"GET /debug/pprof/profile", true, pprof.Profile},
 		{"GET /debug/pprof/trace", true, pprof.Trace},
 		{"/", true, unknownPath},
-	} {
+	}
+}
+
+func (s *server) routes() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range s.table() {
 		if !r.have {
 			r.serve = notImplemented
 		}

@@ -24,6 +24,8 @@ type PodExplanation struct {
 	Syncs      int64           `json:"syncs"`                // number of syncs since the agent started
 	LastSync   time.Time       `json:"lastSync,omitzero"`
 	NextSync   time.Time       `json:"nextSync,omitzero"` // time of the next sync without an event; zero: none
+	// NetworkPolicies is nil if network policies are not enforced on the pod.
+	NetworkPolicies *PodNetworkPolicies `json:"networkPolicies,omitempty"`
 }
 
 // WaitReason is one thing that a pod is waiting for.

@@ -26,10 +26,10 @@ var extraFiles = map[string][]string{
 
 // build builds packages in the root of the repository.
 type build struct {
-	describe, ldflags, out string
-	committed              time.Time
-	version                string // Debian version
-	work                   string // temporary directory
+	describe, ldflags, tags, out string
+	committed                    time.Time
+	version                      string // Debian version
+	work                         string // temporary directory
 }
 
 func (b *build) all(ctx context.Context, programs, archs []string) (err error) {
@@ -111,7 +111,8 @@ func (b *build) one(ctx context.Context, program, arch string) error {
 		args []string
 	}{
 		{".", []string{"GOOS=linux", "GOARCH=" + arch}, []string{
-			"go", "build", "-trimpath", "-ldflags", b.ldflags, "-o", filepath.Join(stage, program), "./cmd/" + program,
+			"go", "build", "-trimpath", "-tags", b.tags, "-ldflags", b.ldflags, "-o", filepath.Join(stage, program),
+			"./cmd/" + program,
 		}},
 		{stage, []string{"ARCH=" + arch, "VERSION=" + b.version}, []string{b.tool(), "nfpm.yaml", "package.deb"}},
 	} {

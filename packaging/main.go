@@ -26,6 +26,7 @@ func main() {
 	flag.StringVar(&b.describe, "describe", "", "output of git describe --tags --always --dirty")
 	flag.Int64Var(&committed, "time", 0, "commit time in seconds since the epoch, used for all files")
 	flag.StringVar(&b.ldflags, "ldflags", "", "linker flags of the programs")
+	flag.StringVar(&b.tags, "tags", "", "build tags of the programs")
 	flag.StringVar(&b.out, "out", "dist", "output directory")
 	flag.StringVar(&archs, "arch", "amd64,arm64", "architectures")
 	flag.StringVar(&names, "programs", "berth,berth-control", "programs to package")

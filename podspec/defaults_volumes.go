@@ -29,9 +29,7 @@ func defaultVolume(v *corev1.VolumeSource) {
 		setIfZero(&s.PullPolicy, pullPolicy(s.Reference))
 	}
 	if s := v.Ephemeral; s != nil && s.VolumeClaimTemplate != nil {
-		setIfNil(&s.VolumeClaimTemplate.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-		roundUp(s.VolumeClaimTemplate.Spec.Resources.Limits)
-		roundUp(s.VolumeClaimTemplate.Spec.Resources.Requests)
+		defaultClaim(&s.VolumeClaimTemplate.Spec)
 	}
 	defaultRemoteVolume(v)
 }
@@ -77,4 +75,16 @@ func defaultRemoteVolume(v *corev1.VolumeSource) {
 		setIfZero(&s.StorageMode, "ThinProvisioned")
 		setIfZero(&s.FSType, "xfs")
 	}
+}
+
+// SetClaimDefaults sets the defaults of a claim.
+func SetClaimDefaults(c *corev1.PersistentVolumeClaim) {
+	setIfZero(&c.Status.Phase, corev1.ClaimPending)
+	defaultClaim(&c.Spec)
+}
+
+func defaultClaim(c *corev1.PersistentVolumeClaimSpec) {
+	setIfNil(&c.VolumeMode, corev1.PersistentVolumeFilesystem)
+	roundUp(c.Resources.Limits)
+	roundUp(c.Resources.Requests)
 }

@@ -2,7 +2,10 @@ package podspec
 
 import (
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"hash/fnv"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,4 +52,17 @@ func ContainerHash(c *corev1.Container) string {
 	h.Write([]byte{0}) // separator, to distinguish "a","bc" from "ab","c"
 	h.Write([]byte(c.Image))
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// KubeletContainerHash is the kubelet's hash of the same fields, as in the annotation
+// io.kubernetes.container.hash. A kubelet restarts a container whose annotation differs.
+func KubeletContainerHash(c *corev1.Container) string {
+	fields, err := json.Marshal(map[string]string{"name": c.Name, "image": c.Image})
+	if err != nil {
+		panic("podspec: " + err.Error()) // strings can be encoded
+	}
+	h := fnv.New32a()
+	// The kubelet hashes the printed form of the encoded fields. Writes to a hash never fail.
+	_, _ = fmt.Fprintf(h, "([]uint8)%v", fields)
+	return strconv.FormatUint(uint64(h.Sum32()), 16)
 }

@@ -113,6 +113,19 @@ ephemeralContainers:
 	if refs := References(&corev1.Pod{}); len(refs) != 0 {
 		t.Errorf("a pod without references has %v", refs)
 	}
+	for source, want := range map[string][2][]ObjectRef{
+		"file": {{{KindServices, LinkedFileServices, true}}, nil},
+		"api":  {{{KindServices, LinkedServices, false}}, {{KindServices, KubernetesServiceOnly, false}}},
+	} {
+		pod := &corev1.Pod{}
+		pod.Annotations = map[string]string{"kubernetes.io/config.source": source}
+		for i, links := range []*bool{nil, new(bool)} {
+			pod.Spec.EnableServiceLinks = links
+			if diff := cmp.Diff(want[i], References(pod)); diff != "" {
+				t.Errorf("%s, links %v: want (-) got (+):\n%s", source, links == nil, diff)
+			}
+		}
+	}
 }
 
 func TestHostPorts(t *testing.T) {

@@ -50,6 +50,13 @@ func IsStatic(pod *corev1.Pod) bool {
 	return ok && source != sourceControlServer
 }
 
+// Annotations of berth on static pods: the hash of the manifest, and that hash when berth adopted the pod
+// from the kubelet.
+const (
+	ContentAnnotation = "berth.dev/config.content"
+	AdoptedAnnotation = "berth.dev/config.adopted"
+)
+
 // IsMirror reports whether the pod is the mirror of a static pod.
 func IsMirror(pod *corev1.Pod) bool {
 	_, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]

@@ -14,10 +14,10 @@ type ObjectRef struct {
 	Optional bool // the pod can run without it
 }
 
-// Kinds of ObjectRef that only an API server provides.
+// Kinds of ObjectRef that no manifest defines as such.
 const (
 	KindToken        = "ServiceAccountToken" // Name: see TokenName
-	KindServices     = "Services"            // environment of Services; Name: LinkedServices or KubernetesServiceOnly
+	KindServices     = "Services"            // environment of Services; Name: see below
 	KindRuntimeClass = "RuntimeClass"
 )
 
@@ -25,6 +25,7 @@ const (
 const (
 	LinkedServices        = "linked" // the Services of the namespace and default/kubernetes
 	KubernetesServiceOnly = "server" // enableServiceLinks: false
+	LinkedFileServices    = "files"  // for a pod of a file: the Services of files in the namespace
 )
 
 // TokenName returns the name of the token of a projection among the tokens of the pod.
@@ -44,7 +45,8 @@ func FromAPIServer(pod *corev1.Pod) bool {
 // References returns every ConfigMap and Secret that the pod refers to in environment variables,
 // volumes and imagePullSecrets, each once, in the order of the first reference. It is required if
 // one reference is. An image pull secret is optional: without it the pull is anonymous. A pod from
-// an API server also refers to its Services and its RuntimeClass.
+// an API server also refers to its Services and its RuntimeClass, and a pod of a file to the Services of
+// files, which a node of a cluster does not have.
 func References(pod *corev1.Pod) []ObjectRef {
 	var refs refList
 	for i := range pod.Spec.Volumes {
@@ -56,21 +58,21 @@ func References(pod *corev1.Pod) []ObjectRef {
 	for _, s := range pod.Spec.ImagePullSecrets {
 		refs.add("Secret", s.Name, true)
 	}
-	if FromAPIServer(pod) {
-		refs.server(&pod.Spec)
+	linked := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
+	switch {
+	case FromAPIServer(pod):
+		services := LinkedServices
+		if !linked {
+			services = KubernetesServiceOnly
+		}
+		refs.add(KindServices, services, false)
+		if name := pod.Spec.RuntimeClassName; name != nil {
+			refs.add(KindRuntimeClass, *name, false)
+		}
+	case IsStatic(pod) && linked:
+		refs.add(KindServices, LinkedFileServices, true)
 	}
 	return refs
-}
-
-func (l *refList) server(s *corev1.PodSpec) {
-	services := LinkedServices
-	if s.EnableServiceLinks != nil && !*s.EnableServiceLinks {
-		services = KubernetesServiceOnly
-	}
-	l.add(KindServices, services, false)
-	if s.RuntimeClassName != nil {
-		l.add(KindRuntimeClass, *s.RuntimeClassName, false)
-	}
 }
 
 type refList []ObjectRef

@@ -1,15 +1,19 @@
 // Package systemd integrates berth with systemd: the unit files, the notifications that Type=notify
-// requires, the watchdog, which restarts a hung agent, and the delay of a shutdown by logind.
+// requires, the watchdog, which restarts a hung agent, the descriptors that outlive the agent, and the
+// delay of a shutdown by logind.
 //
-// Notifications are sent with github.com/coreos/go-systemd/v22/daemon. Two cases are not covered by
+// Notifications are sent with github.com/coreos/go-systemd/v22/daemon. Three cases are not covered by
 // that package:
 //
 //   - Notifier. SdNotify reads the socket from the environment for each message. berth-control
 //     removes NOTIFY_SOCKET from its environment, because k8s.io/apiserver would otherwise send
 //     READY=1 before the API is served. The Notifier keeps the address of the socket and sends its
 //     messages itself.
+//
 //   - WatchdogFromEnvironment. SdWatchdogEnabled does not detect an interval that overflows a
 //     duration, and returns an error if WATCHDOG_PID is invalid.
+//
+//   - Notifier.StoreFiles. SdNotify sends no descriptors.
 //
 // The library also has no constants for EXTEND_TIMEOUT_USEC, STATUS and MONOTONIC_USEC, which this
 // package formats.

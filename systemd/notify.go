@@ -67,6 +67,9 @@ func join(states []State) string {
 // does nothing.
 type Notifier struct{ socket string }
 
+// NewNotifier returns a Notifier for NOTIFY_SOCKET, which stays in the environment.
+func NewNotifier() Notifier { return Notifier{os.Getenv("NOTIFY_SOCKET")} }
+
 // ClaimNotifySocket returns a Notifier for NOTIFY_SOCKET and removes the variable from the
 // environment, so that no library sends notifications.
 func ClaimNotifySocket() (Notifier, error) {

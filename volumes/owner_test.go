@@ -144,3 +144,25 @@ func TestMarkDirAdoptsDirectory(t *testing.T) {
 	}
 	wantMissing(t, v.podDir(pod.UID))
 }
+
+func TestUnmarkDirRemovesOnlyTheMark(t *testing.T) {
+	t.Parallel()
+	v, own, foreign := newVolumes(t), newPod(), newPod()
+	own.UID, foreign.UID = "own", "foreign"
+	must(t, v.CreateDirs(t.Context(), own))
+	data := filepath.Join(v.podDir(own.UID), "data")
+	must(t, os.WriteFile(data, nil, 0o600))
+	files := foreignDir(t, v, foreign)
+	for range 2 { // it can be repeated
+		must(t, v.UnmarkDir(own.UID))
+		must(t, v.UnmarkDir(foreign.UID))
+		for _, f := range append(files, data) {
+			if _, err := os.Stat(f); err != nil {
+				t.Error(err)
+			}
+		}
+		if own, foreign, err := ListPods(t.Context(), v.RootDir); err != nil || len(own) > 0 || len(foreign) != 2 {
+			t.Errorf("got own pods %v, foreign pods %v, error %v", own, foreign, err)
+		}
+	}
+}

@@ -1,5 +1,5 @@
-// Package workloads decides what Deployments, StatefulSets, DaemonSets, Jobs and CronJobs need next. Each kind has a
-// package of its own below this one with a pure function:
+// Package workloads decides what Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs need next. Each
+// kind has a package of its own below this one with a pure function:
 //
 //	Decide(in Input) workloads.Decision[Status]
 //

@@ -31,8 +31,8 @@ func ReadySince(pod *corev1.Pod) *metav1.Time {
 	return nil
 }
 
-// Available reports whether a pod has been ready for minReadySeconds. If it becomes so by the passing of time alone,
-// at is when.
+// Available reports whether a pod has been ready for minReadySeconds. If it only has to stay
+// ready, at is the time at which it becomes available.
 func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available bool, at time.Time) {
 	since := ReadySince(pod)
 	switch {
@@ -48,6 +48,36 @@ func Available(pod *corev1.Pod, minReadySeconds int32, now time.Time) (available
 		return true, time.Time{}
 	}
 	return false, at
+}
+
+// PhaseRank orders pods by their progress: 0 for Pending and for a terminated pod, then Unknown, then Running.
+func PhaseRank(pod *corev1.Pod) int {
+	switch pod.Status.Phase {
+	case corev1.PodUnknown:
+		return 1
+	case corev1.PodRunning:
+		return 2
+	}
+	return 0
+}
+
+// Restarts returns the most restarts of a container, and those of a sidecar container.
+func Restarts(pod *corev1.Pod) []int32 {
+	sidecars := map[string]bool{}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		sidecars[c.Name] = c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+	}
+	out := make([]int32, 2)
+	for i := range pod.Status.ContainerStatuses {
+		out[0] = max(out[0], pod.Status.ContainerStatuses[i].RestartCount)
+	}
+	for i := range pod.Status.InitContainerStatuses {
+		if s := &pod.Status.InitContainerStatuses[i]; sidecars[s.Name] {
+			out[1] = max(out[1], s.RestartCount)
+		}
+	}
+	return out
 }
 
 // Earlier returns the earlier of two times, of which a zero one does not count.

@@ -3,7 +3,9 @@ package checkpoint
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"go.etcd.io/bbolt"
 	"k8s.io/apimachinery/pkg/types"
@@ -22,10 +24,49 @@ func (b batch) empty() bool { return len(b.records)+len(b.nodeValues)+len(b.hist
 // the key. nil deletes the key. It never waits (see Flush). The caller must not change the value
 // afterwards.
 func (s *Store) PutNodeValue(key string, value []byte) {
+	s.PutNodeValues(map[string][]byte{key: value})
+}
+
+// PutNodeValues is PutNodeValue for several keys: after a crash, either all of them are stored or none.
+func (s *Store) PutNodeValues(values map[string][]byte) {
 	s.mu.Lock()
-	s.nodeValues[key] = value
+	maps.Copy(s.nodeValues, values)
 	s.mu.Unlock()
 	notify(s.changed)
+}
+
+// NodeValues returns the values whose keys have a prefix. A damaged value is left out and logged. It
+// must be called before Run.
+func (s *Store) NodeValues(prefix string) (map[string][]byte, error) {
+	out := map[string][]byte{}
+	s.mu.Lock()
+	f := s.file
+	s.mu.Unlock()
+	if f == nil {
+		return out, nil
+	}
+	err := recoverFault(func() error {
+		return f.db.View(func(tx *bbolt.Tx) error {
+			b := tx.Bucket(bucketNode)
+			if b == nil {
+				return nil
+			}
+			c := b.Cursor()
+			for k, raw := c.Seek([]byte(prefix)); k != nil && strings.HasPrefix(string(k), prefix); k, raw = c.Next() {
+				value, err := verifyChecksum(raw)
+				if err != nil {
+					s.opt.Log.Warn("damaged value dropped from local store", "key", string(k), "err", err)
+					continue
+				}
+				out[string(k)] = slices.Clone(value)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load values from store %s: %w", s.opt.Path, err)
+	}
+	return out, nil
 }
 
 // NodeValue returns the value of a key, or nil if there is none. It must be called before Run.

@@ -160,7 +160,7 @@ func openLocked(o Options, dir *os.File) (*file, *Quarantined, error) {
 
 // lockTimeout bounds the wait for a lock. A child of a killed agent may hold the lock between fork
 // and exec.
-const lockTimeout = time.Second
+const lockTimeout = 3 * time.Second
 
 func lock(dir *os.File) error {
 	for end := time.Now().Add(lockTimeout); ; time.Sleep(10 * time.Millisecond) {

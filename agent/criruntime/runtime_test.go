@@ -14,6 +14,7 @@ import (
 	"berth/cri"
 	"berth/cri/criconfig"
 	"berth/cri/crifake"
+	"berth/podspec"
 )
 
 func TestPodsAreAdoptedAfterVerification(t *testing.T) {
@@ -54,5 +55,42 @@ func TestPodsAreAdoptedAfterVerification(t *testing.T) {
 	}
 	if s, _, err := r.Pod(t.Context(), "u-1"); err != nil || len(s) != 1 || !s[0].Ready {
 		t.Errorf("got sandboxes %+v, %v", s, err)
+	}
+}
+
+// A file has no status. Without that of the mirror pod, a static pod would become unready until its next probe.
+func TestStaticPodIsAdoptedWithTheStatusOfItsMirror(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = "kube-system", "etcd-n1"
+	a := &Adopter{MirrorStatus: func(namespace, name string) *corev1.PodStatus {
+		if namespace+"/"+name != "kube-system/etcd-n1" {
+			t.Errorf("got %s/%s", namespace, name)
+		}
+		return &corev1.PodStatus{Phase: corev1.PodRunning}
+	}}
+	if got := a.WithStatus(pod); got != pod {
+		t.Error("a pod of the API server has another status")
+	}
+	pod.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+	if got := a.WithStatus(pod); got.Status.Phase != corev1.PodRunning || pod.Status.Phase != "" {
+		t.Errorf("got %+v, the desired pod has %+v", got.Status, pod.Status)
+	}
+}
+
+func TestUnsupportedPodIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{}
+	pod.UID = "u1"
+	reports := 0
+	a := &Adopter{Unsupported: func(p *corev1.Pod, uses []podspec.FeatureUse) { reports += len(uses) }}
+	if !a.Supports(pod) || reports > 0 {
+		t.Error("a supported pod is reported")
+	}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		CSI: &corev1.CSIVolumeSource{Driver: "csi.example.com"},
+	}}}
+	if a.Supports(pod) || a.Supports(pod) || reports != 1 {
+		t.Errorf("got %d reports, want 1", reports)
 	}
 }

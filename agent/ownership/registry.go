@@ -55,6 +55,25 @@ func (r *Registry) Owns(uid types.UID) bool {
 	return true
 }
 
+// Unmarked reports whether the pod has a directory without the mark and no other evidence of this agent.
+// The result for a pod that belongs to the agent costs no system call.
+func (r *Registry) Unmarked(uid types.UID) bool {
+	r.mu.Lock()
+	proven := r.proven[uid]
+	r.mu.Unlock()
+	if proven {
+		return false
+	}
+	exists, marked, err := r.dirs.PodDir(uid)
+	if err != nil || !exists {
+		return false
+	}
+	if marked {
+		r.prove(uid)
+	}
+	return !marked
+}
+
 // OwnsLeak reports whether an object of the pod that the runtime does not know belongs to this agent.
 func (r *Registry) OwnsLeak(uid types.UID) bool {
 	e, err := r.evidence(uid)

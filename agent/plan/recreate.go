@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/podspec"
 )
@@ -12,12 +13,12 @@ import (
 const ReasonRecreate = "RecreatePending"
 
 // recreate plans the recreation of a static pod on a standalone node that was terminated because of
-// a shortage on the node. No controller would replace it. The delay grows with each termination
-// that follows soon after the previous one.
+// a shortage on the node. No controller would replace it, unless it belongs to a workload. The delay grows with each
+// termination that follows soon after the previous one.
 func (d *decider) recreate() {
 	e := d.mem.Termination
 	if !e.NodeCaused || e.RemovePod || d.Limits.RecreateBase == 0 || !podspec.IsStatic(d.Pod) ||
-		d.Pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
+		metav1.GetControllerOfNoCopy(d.Pod) != nil || d.Pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
 		return
 	}
 	wait := backoffDelay(d.Limits.RecreateBase, d.mem.RecreateCount, d.Limits.RecreateMax)

@@ -53,7 +53,7 @@ func (d *decider) finish() {
 func (d *decider) terminate(deadline time.Time, grace time.Duration, reason string) (live bool) {
 	d.cancel(func(a Action) bool {
 		_, cleanup := a.(CleanupAction)
-		return !cleanup
+		return !cleanup && !d.startFailed(a)
 	})
 	if d.stopContainers(deadline, grace, reason) {
 		return true
@@ -64,6 +64,15 @@ func (d *decider) terminate(deadline time.Time, grace time.Duration, reason stri
 	}
 	d.releaseHost()
 	return false
+}
+
+// startFailed reports whether a is the start of a container that has already exited. Such a start is
+// about to return, and only its outcome tells users why the container did not run.
+func (d *decider) startFailed(a Action) bool {
+	start, ok := a.(StartContainer)
+	return ok && slices.ContainsFunc(d.byName[start.Name], func(k Container) bool {
+		return k.Attempt == start.Attempt && k.SandboxID == start.SandboxID && k.State == Exited
+	})
 }
 
 // nonCleanupInProgress reports whether an action in progress may still create something.

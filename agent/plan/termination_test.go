@@ -9,6 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// startInProgress adds the start of container app, whose result the runtime shows already.
+func startInProgress(in *Input) {
+	a := StartContainer{Name: "app", SandboxID: "sb-0"}
+	in.InProgress[a.Key()] = a
+}
+
 func TestTermination(t *testing.T) {
 	t.Parallel()
 	grace := func(n int64) func(*corev1.Pod) {
@@ -58,6 +64,12 @@ func TestTermination(t *testing.T) {
 			up().terminate("Evicted", 10*time.Second).after(-time.Hour), "stop app-0 10s", nil},
 		{"actions in progress are canceled", fresh(mains(con("app", image("far")))).begin().deleted(0),
 			"cancel make/cgroup, cancel make/dirs, cancel pull/app", []string{"why    Settling"}},
+		{"the start of a container that has exited already is not canceled: its error is reported",
+			up(never).exit("app", 128).input(startInProgress), "-", []string{"why    Settling"}},
+		{"… also if the pod is deleted meanwhile",
+			up(never).exit("app", 128).input(startInProgress).deleted(0), "-", []string{"why    Settling"}},
+		{"the start of a running container is canceled", up(never).input(startInProgress).deleted(0),
+			"cancel start/app, stop app-0 0s", nil},
 		{"a created container is removed, not stopped",
 			up().change("app", func(k *Container) { k.State = Created }).deleted(0), "remove app-0", nil},
 		{"sandbox, volumes and containers are removed in parallel",

@@ -226,7 +226,7 @@ func (w *Worker) handleObservation(o observation) {
 			}
 			w.observeErr = text
 			w.publishObserveError()
-			w.log.Warn("pod state unknown, retrying", "err", o.err)
+			w.log.Warn("pod state unknown; retrying", "err", o.err)
 		}
 		return
 	}

@@ -3,12 +3,14 @@ package source
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
 	"berth/internal/strictyaml"
+	"berth/workloads"
 )
 
 // Limits of one file.
@@ -20,12 +22,14 @@ const (
 // Manifest is the content of one file: decoded strictly, without defaults, validation and identity.
 type Manifest struct {
 	Pods       []*corev1.Pod
+	Workloads  []workloads.Object
+	Services   []*corev1.Service
 	ConfigMaps []*corev1.ConfigMap
 	Secrets    []*corev1.Secret
 	Warnings   []Warning // without File
 
 	docs    map[any]strictyaml.Document // position by object
-	written map[*corev1.Pod][]byte      // JSON form of the file's text
+	written map[any][]byte              // JSON form of the file's text, of Pods and Workloads
 }
 
 // Line returns the line of a field of an object of this Manifest, by its path.
@@ -45,7 +49,7 @@ func Decode(data []byte) (*Manifest, error) {
 		return nil, asErrors(err)
 	}
 	d := decoder{
-		m:    &Manifest{docs: map[any]strictyaml.Document{}, written: map[*corev1.Pod][]byte{}},
+		m:    &Manifest{docs: map[any]strictyaml.Document{}, written: map[any][]byte{}},
 		seen: map[string]int{},
 	}
 	for _, doc := range docs {
@@ -78,8 +82,15 @@ func (d *decoder) complain(line int, field, format string, args ...any) {
 	d.errs = append(d.errs, &strictyaml.Error{Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
+// kindNames are the kinds that files may contain.
+var kindNames = []string{
+	"Pod", "Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Service", "ConfigMap", "Secret",
+}
+
 // itemKind is the kind of the elements of a typed list.
-var itemKind = map[string]string{"PodList": "Pod", "ConfigMapList": "ConfigMap", "SecretList": "Secret"}
+var itemKind = map[string]string{
+	"PodList": "Pod", "ServiceList": "Service", "ConfigMapList": "ConfigMap", "SecretList": "Secret",
+}
 
 // document decodes one document. as is the kind of an element of a typed list, which may omit its
 // kind.
@@ -97,15 +108,19 @@ func (d *decoder) document(doc strictyaml.Document, as string, depth int) {
 	}
 	switch {
 	case kind == "":
-		d.complain(line, "kind", "must be specified (Pod, ConfigMap, Secret or List)")
+		d.complain(line, "kind", "must be specified (%s or List)", strings.Join(kindNames, ", "))
 	case version == "":
 		d.complain(line, "apiVersion", "must be specified (v1)")
 	case as != "" && kind != as:
 		d.complain(line, "kind", "must be %s in this list", as)
+	case workloadVersions[kind] != "" && version == workloadVersions[kind]:
+		d.workload(doc, kind)
 	case version != "v1":
 		d.other(doc, version, kind)
 	case kind == "Pod":
 		decodeInto(d, doc, &d.m.Pods)
+	case kind == "Service":
+		decodeInto(d, doc, &d.m.Services)
 	case kind == "ConfigMap":
 		decodeInto(d, doc, &d.m.ConfigMaps)
 	case kind == "Secret":
@@ -121,8 +136,12 @@ func (d *decoder) document(doc strictyaml.Document, as string, depth int) {
 // an error, any other kind a warning.
 func (d *decoder) other(doc strictyaml.Document, version, kind string) {
 	switch kind {
-	case "Pod", "ConfigMap", "Secret", "List", "PodList", "ConfigMapList", "SecretList":
+	case "Pod", "Service", "ConfigMap", "Secret", "List", "PodList", "ServiceList", "ConfigMapList", "SecretList":
 		d.complain(doc.Line("apiVersion"), "apiVersion", "must be v1 for kind %s", kind)
+		return
+	}
+	if want := workloadVersions[kind]; want != "" {
+		d.complain(doc.Line("apiVersion"), "apiVersion", "must be %s for kind %s", want, kind)
 		return
 	}
 	what := fmt.Sprintf("%.64s %.64s", version, kind)
@@ -130,7 +149,7 @@ func (d *decoder) other(doc strictyaml.Document, version, kind string) {
 		what += fmt.Sprintf(" %.64s", name)
 	}
 	d.m.Warnings = append(d.m.Warnings, Warning{Line: doc.StartLine(),
-		Message: what + " is ignored: files may contain Pod, ConfigMap and Secret"})
+		Message: what + " is ignored: files may contain " + strings.Join(kindNames, ", ")})
 }
 
 func (d *decoder) list(doc strictyaml.Document, as string, depth int) {
@@ -150,27 +169,36 @@ func (d *decoder) list(doc strictyaml.Document, as string, depth int) {
 // decodeInto decodes one object and adds it to the list of its kind.
 func decodeInto[T any](d *decoder, doc strictyaml.Document, list *[]*T) {
 	object := new(T)
+	if d.object(doc, object) {
+		*list = append(*list, object)
+	}
+}
+
+// object decodes one object and records its position. It returns false after an error.
+func (d *decoder) object(doc strictyaml.Document, object any) bool {
 	written, err := doc.Decode(object)
 	if err != nil {
 		d.errs = append(d.errs, asErrors(err)...)
-		return
+		return false
 	}
 	kind, key := identify(object)
 	if key.Name == "" {
 		d.complain(doc.Line("metadata.name"), "metadata.name", "must be specified")
-		return
+		return false
 	}
 	id := kind + " " + key.String()
 	if line, dup := d.seen[id]; dup {
 		d.complain(doc.Line("metadata.name"), "metadata.name", "%s is in this file twice, first on line %d", id, line)
-		return
+		return false
 	}
 	d.seen[id] = doc.Line("metadata.name")
 	d.m.docs[object] = doc
-	if pod, ok := any(object).(*corev1.Pod); ok {
-		d.m.written[pod] = written
+	switch object.(type) {
+	case *corev1.ConfigMap, *corev1.Secret, *corev1.Service:
+	default:
+		d.m.written[object] = written
 	}
-	*list = append(*list, object)
+	return true
 }
 
 // identify returns the kind and the key of an object, and sets namespace default if it has none.
@@ -179,12 +207,19 @@ func identify(object any) (kind string, key types.NamespacedName) {
 	case *corev1.Pod:
 		o.Namespace = orDefault(o.Namespace)
 		return "Pod", types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	case *corev1.Service:
+		o.Namespace = orDefault(o.Namespace)
+		return "Service", types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 	case *corev1.ConfigMap:
 		o.Namespace = orDefault(o.Namespace)
 		return string(plan.ConfigMap), types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 	case *corev1.Secret:
 		o.Namespace = orDefault(o.Namespace)
 		return string(plan.Secret), types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	}
+	if w, ok := object.(workloads.Object); ok {
+		w.SetNamespace(orDefault(w.GetNamespace()))
+		return kindOf(w), types.NamespacedName{Namespace: w.GetNamespace(), Name: w.GetName()}
 	}
 	return "", types.NamespacedName{}
 }

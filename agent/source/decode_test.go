@@ -143,14 +143,14 @@ func TestErrorsNameLineAndField(t *testing.T) {
 func TestUnsupportedKindIsWarning(t *testing.T) {
 	w := mustValidate(
 		t,
-		pod("a", "i:1")+"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {anything: goes}\n",
+		pod("a", "i:1")+"---\napiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: web}\nspec: {anything: goes}\n",
 		nil,
 	)
 	if len(w.Pods) != 1 || len(w.Warnings) != 1 {
 		t.Fatalf("%d pods, warnings %v", len(w.Pods), w.Warnings)
 	}
 	got := w.Warnings[0]
-	if got.File != "a.yaml" || got.Line != 10 || !strings.HasPrefix(got.Message, "apps/v1 Deployment web is ignored") {
+	if got.File != "a.yaml" || got.Line != 10 || !strings.HasPrefix(got.Message, "apps/v1 ReplicaSet web is ignored") {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -109,7 +109,7 @@ func (f *Directory) readFile(s *fileState, now time.Time) {
 		f.id,
 		s.good,
 	)
-	if suspect := err != nil || s.good != nil && len(w.Pods)+len(w.Objects) == 0; suspect &&
+	if suspect := err != nil || s.good != nil && w.isEmpty(); suspect &&
 		f.needsConfirmation(s, now) {
 		return
 	}
@@ -134,7 +134,7 @@ func (f *Directory) warn(w Warning) {
 	if w.Pod.Name != "" {
 		attrs = append(attrs, "pod", w.Pod.String())
 	}
-	f.opt.Log.Warn("manifest file has a warning", append(attrs, "message", w.Message)...)
+	f.opt.Log.Warn("manifest warning", append(attrs, "message", w.Message)...)
 }
 
 // needsConfirmation reports whether a missing, empty or invalid version has to be read again after
@@ -172,7 +172,7 @@ func (f *Directory) recordErrors(s *fileState, errs strictyaml.Errors, now time.
 			Field:        e.Field,
 			Message:      e.Message,
 			Since:        s.badSince,
-			LastGoodKept: s.good != nil && len(s.good.Pods)+len(s.good.Objects) > 0,
+			LastGoodKept: s.good != nil && !s.good.isEmpty(),
 		}
 	}
 	if equal(bad, s.errors) {

@@ -25,9 +25,13 @@ const (
 )
 
 // AnnotationContent is berth's own annotation: the hash of the whole manifest of the pod.
-const AnnotationContent = "berth.dev/config.content"
+const AnnotationContent = podspec.ContentAnnotation
 
-var serverAnnotations = []string{AnnotationSource, AnnotationSeen, AnnotationHash, AnnotationContent,
+// AnnotationAdopted is the hash of the manifest of a static pod when berth adopted it from the kubelet.
+// A mirror pod without AnnotationContent, which the kubelet created, belongs to this version.
+const AnnotationAdopted = podspec.AdoptedAnnotation
+
+var serverAnnotations = []string{AnnotationSource, AnnotationSeen, AnnotationHash, AnnotationContent, AnnotationAdopted,
 	corev1.MirrorPodAnnotationKey, "kubectl.kubernetes.io/last-applied-configuration"}
 
 // Identity turns a manifest into a pod of this node.
@@ -132,11 +136,7 @@ func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 		podspec.SetDefaults(complete)
 		what = append(what, podspec.QOSClass(complete))
 	}
-	u := sum(what...)[:16]
-	u[6] = u[6]&0x0f | 0x80 // version 8: custom
-	u[8] = u[8]&0x3f | 0x80
-	return hex.EncodeToString(whole[:16]),
-		types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]))
+	return hex.EncodeToString(whole[:16]), uidFrom(sum(what...))
 }
 
 // blankAmounts removes the amounts of CPU and memory, but not their names, from resources. It
@@ -207,10 +207,13 @@ func contentVersion(content ...any) string {
 }
 
 // SameRevision reports whether two objects are the same revision of a pod: by resource version, or
-// else by content hash and images.
+// else by content hash and images. A deletion is a revision of its own.
 func SameRevision(a, b *corev1.Pod) bool {
 	if a == b {
 		return true
+	}
+	if (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) {
+		return false
 	}
 	if a.ResourceVersion != "" || b.ResourceVersion != "" {
 		return a.ResourceVersion == b.ResourceVersion

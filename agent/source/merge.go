@@ -52,6 +52,22 @@ func (f *Directory) snapshot() Snapshot {
 			}
 			out.Pods = append(out.Pods, pod)
 		}
+		for _, w := range s.good.Workloads {
+			key := w.Key()
+			if owner := f.owners[key]; owner != path {
+				clash(key.Kind, key.NamespacedName, s.good.lines[key], owner)
+				continue
+			}
+			out.Workloads = append(out.Workloads, w)
+		}
+		for _, svc := range s.good.Services {
+			key := serviceKey(svc)
+			if owner := f.owners[key]; owner != path {
+				clash("Service", key.NamespacedName, s.good.lines[key], owner)
+				continue
+			}
+			out.Services = append(out.Services, svc)
+		}
 		for key, o := range s.good.Objects {
 			if owner := f.owners[key]; owner != path {
 				clash(string(key.Kind), key.NamespacedName, s.good.lines[key], owner)
@@ -61,13 +77,24 @@ func (f *Directory) snapshot() Snapshot {
 		}
 		out.Warnings = append(out.Warnings, s.good.Warnings...)
 	}
+	out.sort()
+	return out
+}
+
+// sort orders everything as Snapshot says.
+func (out *Snapshot) sort() {
 	slices.SortFunc(out.Pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(out.Workloads, func(a, b Workload) int {
+		return cmp.Compare(a.Key().String(), b.Key().String())
+	})
+	slices.SortFunc(out.Services, func(a, b *corev1.Service) int {
+		return cmp.Compare(serviceKey(a).String(), serviceKey(b).String())
 	})
 	slices.SortStableFunc(out.FileErrors, func(a, b FileError) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Message, b.Message))
 	})
-	return out
 }
 
 // assignOwners returns the file that owns each desired object: pods by name, other objects by key.
@@ -81,6 +108,12 @@ func (f *Directory) assignOwners() map[any]string {
 		for _, pod := range s.good.Pods {
 			key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 			want[key] = append(want[key], path)
+		}
+		for _, w := range s.good.Workloads {
+			want[w.Key()] = append(want[w.Key()], path)
+		}
+		for _, svc := range s.good.Services {
+			want[serviceKey(svc)] = append(want[serviceKey(svc)], path)
 		}
 		for key := range s.good.Objects {
 			want[key] = append(want[key], path)

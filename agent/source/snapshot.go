@@ -24,6 +24,9 @@ type Snapshot struct {
 	Source     string
 	Ready      bool // the source was read completely once; absent pods are not desired
 	Pods       []*corev1.Pod
+	Pending    map[types.UID]bool        // desired pods that are not in Pods yet; they must not be terminated
+	Workloads  []Workload                // of files, by kind, namespace and name
+	Services   []*corev1.Service         // of files, by namespace and name
 	Objects    map[ObjectKey]plan.Object // of files, the version is a hash of the content
 	FileErrors []FileError               // by path and line
 	Warnings   []Warning                 // by file

@@ -19,11 +19,18 @@ import (
 
 // DesiredState is the validated content of one file. It is immutable.
 type DesiredState struct {
-	Pods     []*corev1.Pod
-	Objects  map[ObjectKey]plan.Object
-	Warnings []Warning
+	Pods      []*corev1.Pod
+	Workloads []Workload
+	Services  []*corev1.Service
+	Objects   map[ObjectKey]plan.Object
+	Warnings  []Warning
 
 	lines map[any]int // line of its name, by object
+}
+
+// isEmpty reports whether the file defines nothing.
+func (d *DesiredState) isEmpty() bool {
+	return len(d.Pods)+len(d.Workloads)+len(d.Services)+len(d.Objects) == 0
 }
 
 // Input is one version of a file.
@@ -44,7 +51,7 @@ func Validate(in Input, id Identity, before *DesiredState) (*DesiredState, error
 	if err != nil {
 		return nil, err
 	}
-	v := validation{in: in, id: id, m: m, before: map[types.UID]*corev1.Pod{},
+	v := validator{in: in, id: id, m: m, before: map[types.UID]*corev1.Pod{},
 		out: &DesiredState{Objects: map[ObjectKey]plan.Object{}, lines: map[any]int{}, Warnings: m.Warnings}}
 	if before != nil {
 		for _, pod := range before.Pods {
@@ -53,6 +60,12 @@ func Validate(in Input, id Identity, before *DesiredState) (*DesiredState, error
 	}
 	for _, pod := range m.Pods {
 		v.pod(pod)
+	}
+	for _, w := range m.Workloads {
+		v.workload(w)
+	}
+	for _, s := range m.Services {
+		v.service(s, before)
 	}
 	for _, c := range m.ConfigMaps {
 		v.configMap(c, before)
@@ -69,7 +82,7 @@ func Validate(in Input, id Identity, before *DesiredState) (*DesiredState, error
 	return v.out, nil
 }
 
-type validation struct {
+type validator struct {
 	in     Input
 	id     Identity
 	m      *Manifest
@@ -79,7 +92,7 @@ type validation struct {
 }
 
 // complain adds validation errors. podspec keeps values of Secrets out of them.
-func (v *validation) complain(object any, errs field.ErrorList) {
+func (v *validator) complain(object any, errs field.ErrorList) {
 	for _, e := range errs {
 		v.errs = append(
 			v.errs,
@@ -88,11 +101,11 @@ func (v *validation) complain(object any, errs field.ErrorList) {
 	}
 }
 
-func (v *validation) warn(pod types.NamespacedName, line int, message string) {
+func (v *validator) warn(pod types.NamespacedName, line int, message string) {
 	v.out.Warnings = append(v.out.Warnings, Warning{Pod: pod, Line: line, Message: message})
 }
 
-func (v *validation) pod(pod *corev1.Pod) {
+func (v *validator) pod(pod *corev1.Pod) {
 	line := v.m.Line(pod, "metadata.name")
 	warnings := v.id.apply(pod, v.m.written[pod], v.in.Modified, v.in.Now)
 	podspec.SetDefaults(pod)
@@ -114,7 +127,7 @@ func (v *validation) pod(pod *corev1.Pod) {
 	v.out.lines[key] = line
 }
 
-func (v *validation) configMap(c *corev1.ConfigMap, before *DesiredState) {
+func (v *validator) configMap(c *corev1.ConfigMap, before *DesiredState) {
 	podspec.SetConfigMapDefaults(c)
 	if errs := podspec.ValidateConfigMap(c); len(errs) > 0 {
 		v.complain(c, errs)
@@ -131,7 +144,7 @@ func (v *validation) configMap(c *corev1.ConfigMap, before *DesiredState) {
 	)
 }
 
-func (v *validation) secret(s *corev1.Secret, before *DesiredState) {
+func (v *validator) secret(s *corev1.Secret, before *DesiredState) {
 	podspec.SetSecretDefaults(s)
 	if errs := podspec.ValidateSecret(s); len(errs) > 0 {
 		v.complain(s, errs)
@@ -149,7 +162,7 @@ func (v *validation) secret(s *corev1.Secret, before *DesiredState) {
 }
 
 // object adds an object, or the preceding one if the content is the same.
-func (v *validation) object(key ObjectKey, o plan.Object, line int, before *DesiredState) {
+func (v *validator) object(key ObjectKey, o plan.Object, line int, before *DesiredState) {
 	if before != nil {
 		if old, ok := before.Objects[key]; ok && old.Version == o.Version {
 			o = old

@@ -20,7 +20,7 @@ func TestWarningsAreLoggedOncePerFileVersion(t *testing.T) {
 		next := filepath.Join(t.TempDir(), "next")
 		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: a, uid: x}\nspec: {containers: [{name: c, image: " +
 			image + "}]}\n" +
-			"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
+			"---\napiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: d}\n"
 		if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func TestWarningsAreLoggedOncePerFileVersion(t *testing.T) {
 	put("two")
 	w.until("the second version", has("two"))
 	w.stop()
-	for _, line := range []string{"Deployment d is ignored", "metadata.uid is ignored"} {
+	for _, line := range []string{"ReplicaSet d is ignored", "metadata.uid is ignored"} {
 		if n := strings.Count(log.String(), line); n != 2 {
 			t.Errorf("%q %d times:\n%s", line, n, log.String())
 		}

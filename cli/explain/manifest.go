@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/localworkloads"
 	"berth/agent/plan"
 	"berth/agent/source"
 	"berth/agent/status"
@@ -26,6 +27,8 @@ type PlanContext struct {
 	Rejection func(pod, replaced *corev1.Pod) string
 	// the result of admission for a resize of an admitted pod
 	Resize func(old, pod *corev1.Pod) plan.Verdict
+	// what workloads of files would do; nil: the node runs none
+	Workloads func(files []source.Workload, now time.Time) []localworkloads.Preview
 }
 
 // PlanManifest returns what applying a validated manifest would do, without doing it.
@@ -35,6 +38,11 @@ func PlanManifest(desired *source.DesiredState, node PlanContext, now time.Time)
 	}
 	for _, pod := range desired.Pods {
 		out.Pods = append(out.Pods, node.plan(pod, desired.Objects, now))
+	}
+	if len(desired.Workloads) > 0 && node.Workloads != nil {
+		for _, p := range node.Workloads(desired.Workloads, now) {
+			out.Workloads = append(out.Workloads, node.planWorkload(p, desired.Objects, now))
+		}
 	}
 	return out
 }
@@ -71,13 +79,28 @@ func (h PlanContext) plan(pod *corev1.Pod, manifest map[source.ObjectKey]plan.Ob
 			rejection = h.Rejection(pod, nil)
 		}
 	}
-	s.Observed.Images = map[string]plan.Image{} // of the manifest, which can name other images
+	s.Observed.Images = h.images(pod, objects) // of the manifest, which can name other images
+	return planAfter(termination, s, change, rejection, now)
+}
+
+// planNew is plan for a pod that does not exist.
+func (h PlanContext) planNew(pod *corev1.Pod, manifest map[source.ObjectKey]plan.Object, now time.Time,
+) nodeapi.PodPlan {
+	objects := h.Objects(pod, manifest)
+	s := PodState{Pod: pod, Limits: h.Limits, Refs: objects.Versions()}
+	s.Observed.Images = h.images(pod, objects)
+	return planAfter(nil, s, nodeapi.Create, "", now)
+}
+
+// images returns the images of a pod that need no pull.
+func (h PlanContext) images(pod *corev1.Pod, objects plan.Objects) map[string]plan.Image {
+	out := map[string]plan.Image{}
 	for _, name := range append(images(pod), volumeImages(pod)...) {
 		if img, ok := h.LocalImage(pod, name, objects); ok {
-			s.Observed.Images[name] = img
+			out[name] = img
 		}
 	}
-	return planAfter(termination, s, change, rejection, now)
+	return out
 }
 
 // allocated is an existing pod with the resources that the allocator has reserved for it.

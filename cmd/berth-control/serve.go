@@ -40,6 +40,7 @@ A configuration file has the same settings as the flags. A flag takes precedence
   podRanges: [10.42.0.0/16]         # CIDR for pods; each node gets a part of it
   nodeMonitorGracePeriod: 40s       # time without a heartbeat until a node counts as unreachable
   serviceRanges: [10.43.0.0/16]     # CIDR for Services
+  loadBalancerPool: [192.0.2.16/28] # addresses for Services of type LoadBalancer
   advertiseAddress: 192.0.2.1       # address by which pods reach the server
   controllers: ["*"]                # controllers to enable, as in --controllers
   etcd:                             # external etcd cluster instead of the embedded store
@@ -251,12 +252,12 @@ func nodeAndServiceFlags(f *pflag.FlagSet, c *control.Config) {
 		"port range for Services of type NodePort",
 	)
 	setType(f, "service-node-port-range", "portRange")
-	f.BoolVar(
-		&c.ServicesRouted,
-		"services-routed",
-		false,
-		"Service addresses are routed on the nodes, for example by kube-proxy: pods get the address of "+
-			"default/kubernetes instead of the server's own",
+	f.Var(
+		&poolFlag{&c.LoadBalancerPool},
+		"load-balancer-pool",
+		"addresses for Services of type LoadBalancer: CIDRs such as 192.0.2.16/28 and ranges such as "+
+			"192.0.2.10-192.0.2.20; nodes announce them on their networks; if empty, these Services get the "+
+			"addresses of nodes",
 	)
 	f.TextVar(
 		&c.AdvertiseAddress,
@@ -282,13 +283,20 @@ func setType(f *pflag.FlagSet, name, typeName string) {
 	flag.Value = typedValue{flag.Value, typeName}
 }
 
-// deprecatedFlags are former spellings of flags. They are accepted for one release.
-type deprecatedFlags struct{ names, off []string }
+// deprecatedFlags are former spellings of flags, and flags without effect. They are accepted for one release.
+type deprecatedFlags struct {
+	names, off     []string
+	servicesRouted bool
+}
 
 func (d *deprecatedFlags) addTo(f *pflag.FlagSet) {
 	f.StringSliceVar(&d.names, "name", nil, "use --tls-san")
 	f.StringSliceVar(&d.off, "off", nil, "use --controllers")
-	for name, usage := range map[string]string{"name": "use --tls-san", "off": "use --controllers='*,-NAME'"} {
+	f.BoolVar(&d.servicesRouted, "services-routed", false, "has no effect")
+	for name, usage := range map[string]string{
+		"name": "use --tls-san", "off": "use --controllers='*,-NAME'",
+		"services-routed": "it has no effect: pods always get the ClusterIP of default/kubernetes",
+	} {
 		if err := f.MarkDeprecated(name, usage); err != nil {
 			panic(err) // the flag is defined above
 		}
@@ -303,5 +311,8 @@ func (d *deprecatedFlags) applyTo(c *control.Config) {
 	if len(d.off) > 0 {
 		c.Log.Warn("flag deprecated", "flag", "off", "use", "controllers")
 		c.Controllers = control.DisableControllers(c.Controllers, d.off...)
+	}
+	if d.servicesRouted {
+		c.Log.Warn("flag deprecated and ignored", "flag", "services-routed")
 	}
 }

@@ -31,6 +31,7 @@ func TestServeFlags(t *testing.T) {
 			[]string{"off"}},
 		{"TLS SANs", []string{"--tls-san=a,b", "--tls-san=c"}, []string{"*"}, []string{"a", "b", "c"}, nil},
 		{"name", []string{"--name=a"}, []string{"*"}, []string{"a"}, []string{"name"}},
+		{"services routed", []string{"--services-routed"}, []string{"*"}, nil, []string{"services-routed"}},
 		{"name and TLS SAN", []string{"--name=a", "--tls-san=b"}, []string{"*"}, []string{"b", "a"}, []string{"name"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -49,12 +50,14 @@ func TestServeFlags(t *testing.T) {
 			if !slices.Equal(config.Controllers, c.controllers) || !slices.Equal(config.TLSSANs, c.names) {
 				t.Errorf("got %q and %q, want %q and %q", config.Controllers, config.TLSSANs, c.controllers, c.names)
 			}
-			for _, name := range []string{"off", "name"} {
+			for _, name := range []string{"off", "name", "services-routed"} {
 				want := slices.Contains(c.deprecated, name)
-				if got := strings.Contains(out.String(), "Flag --"+name+" has been deprecated, use --"); got != want {
+				if got := strings.Contains(out.String(), "Flag --"+name+" has been deprecated, "); got != want {
 					t.Errorf("warning for --%s: %q", name, out.String())
 				}
-				if got := strings.Contains(log.String(), "msg=\"flag deprecated\" flag="+name); got != want {
+				logged := strings.Contains(log.String(), "msg=\"flag deprecated") &&
+					strings.Contains(log.String(), "flag="+name)
+				if logged != want {
 					t.Errorf("log for --%s: %q", name, log.String())
 				}
 			}

@@ -17,6 +17,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 
 	"berth/control/pki"
+	"berth/control/serviceips"
 	"berth/control/tokens"
 )
 
@@ -125,14 +126,9 @@ func serverURL(ctx context.Context, given, own string) (string, error) {
 	if ip := net.ParseIP(u.Hostname()); ip == nil || !ip.IsLoopback() {
 		return own, nil
 	}
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return own, nil //nolint:nilerr // only the loopback address is known then
-	}
-	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() &&
-			listening(ctx, net.JoinHostPort(n.IP.String(), u.Port())) {
-			return "https://" + net.JoinHostPort(n.IP.String(), u.Port()), nil
+	for _, a := range serviceips.HostAddresses() {
+		if at := net.JoinHostPort(a.String(), u.Port()); listening(ctx, at) {
+			return "https://" + at, nil
 		}
 	}
 	return own, nil

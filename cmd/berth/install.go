@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,7 +17,9 @@ import (
 	"berth/internal/apiclient"
 	"berth/internal/nodeconfig"
 	"berth/node"
+	"berth/node/handover"
 	"berth/nodeapi/server"
+	"berth/services/localaddress"
 	"berth/systemd"
 	"berth/systemd/install"
 )
@@ -58,7 +61,7 @@ func serviceSpec(from string) install.Spec {
 }
 
 func installCommand() *cobra.Command {
-	var dryRun, noStart bool
+	var dryRun, noStart, printClusterRole bool
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install or upgrade berth on this host",
@@ -75,6 +78,10 @@ If berth was installed from a package, the command does nothing: upgrade the pac
   systemctl status berth`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if printClusterRole {
+				_, err := fmt.Fprint(cmd.OutOrStdout(), clusterRole)
+				return err
+			}
 			from, err := os.Executable()
 			if err != nil {
 				return err
@@ -89,6 +96,8 @@ If berth was installed from a package, the command does nothing: upgrade the pac
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the steps that would be executed")
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "install the files, but do not enable or start the service")
+	cmd.Flags().BoolVar(&printClusterRole, "print-cluster-role", false, "only print the ClusterRole for Services, DNS "+
+		"and network policies that nodes need with a control plane other than berth-control")
 	return cmd
 }
 
@@ -150,11 +159,16 @@ type uninstaller struct {
 	in                      io.Reader
 	out                     io.Writer
 	dryRun, yes, keepConfig bool
+	host                    string // root of the file system; empty: /
 }
 
 func (u uninstaller) do(ctx context.Context) error {
 	w := serviceSpec("")
 	if err := install.CheckNotPackaged(w.Name); err != nil {
+		return err
+	}
+	// The pods and certificates belong to the kubelet again after a handback.
+	if err := checkNoTakeover(nodeconfig.DefaultStateDir, "berth"); err != nil {
 		return err
 	}
 	config, err := configIn(configFile)
@@ -185,6 +199,16 @@ func (u uninstaller) do(ctx context.Context) error {
 	return u.report(executor, config)
 }
 
+// checkNoTakeover returns an error while berth runs the pods of the kubelet of this host.
+func checkNoTakeover(stateDir, program string) error {
+	record, err := handover.ReadRecord(stateDir)
+	if err == nil && record == nil {
+		return nil
+	}
+	return errors.Join(err, fmt.Errorf("berth has taken over this node from the kubelet: run %s handback first",
+		program))
+}
+
 // configIn returns the configuration of the service, or the defaults if there is no configuration
 // file.
 func configIn(file string) (*nodeconfig.Config, error) {
@@ -198,6 +222,7 @@ func configIn(file string) (*nodeconfig.Config, error) {
 
 // removal describes everything that an agent with this configuration creates on a host.
 func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.RemovalSpec {
+	kubelet := len(kubeletFiles(u.host, c.RootDir)) > 0
 	l := install.RemovalSpec{
 		Spec: w,
 		BeforeRemove: []install.Step{
@@ -205,13 +230,13 @@ func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.Remov
 				Kind:        install.Custom,
 				Description: "terminate all pods with their grace periods",
 				Run: func(d *install.Executor) error {
-					return removeAllPods(d.Context, c, d.Out)
+					return removeAllPods(d.Context, c, d.Out, kubelet)
 				},
 			},
 		},
 		EmptyDirs: []string{c.RootDir, c.PodLogsDir, logLinks},
 	}
-	addDirs(&l, c, addRootDir(&l, c))
+	addDirs(&l, c, addRootDir(&l, c, kubelet), kubelet)
 	if file := systemd.InhibitDelayFile(systemd.LogindDropInDir); install.Exists(file) {
 		l.AfterRemove = append(
 			l.AfterRemove,
@@ -236,8 +261,8 @@ func (u uninstaller) removal(w install.Spec, c *nodeconfig.Config) install.Remov
 
 // addDirs adds the directories that belong to berth, and the files of berth in directories that can
 // contain other files because an administrator has configured them. Certificates in the default
-// directory are kept if it is shared with a kubelet.
-func addDirs(l *install.RemovalSpec, c *nodeconfig.Config, shared bool) {
+// directory are kept if the host has a kubelet, or if the root directory is the default and shared.
+func addDirs(l *install.RemovalSpec, c *nodeconfig.Config, shared, kubelet bool) {
 	addFiles := func(dir string, files ...string) {
 		l.Files = append(l.Files, matchingEntries(dir, files...)...)
 		l.EmptyDirs = append(l.EmptyDirs, dir)
@@ -267,11 +292,15 @@ func addDirs(l *install.RemovalSpec, c *nodeconfig.Config, shared bool) {
 		".images-*",
 		gateway.FileName,
 		gateway.FileName+".new",
+		localaddress.FileName,
+		localaddress.FileName+".new",
 	)
 	addTree(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
 	keys := append(apiclient.CertificateFilePatterns(), server.SelfSignedFiles()...)
 	switch { // the default directory is also that of a kubelet
-	case shared && c.RootDir == nodeconfig.DefaultRootDir:
+	case kubelet && c.CertDir != nodeconfig.DefaultCertDir:
+		addFiles(c.CertDir, keys...)
+	case kubelet, shared && c.RootDir == nodeconfig.DefaultRootDir:
 	case c.CertDir == nodeconfig.DefaultCertDir:
 		l.Trees = append(l.Trees, c.CertDir)
 	case c.RootDir == nodeconfig.DefaultRootDir:
@@ -301,6 +330,10 @@ func matchingEntries(dir string, patterns ...string) (out []string) {
 // report prints what is left.
 func (u uninstaller) report(d *install.Executor, c *nodeconfig.Config) error {
 	remaining := append(d.Skipped, "containerd with its images and network plugins")
+	if found := kubeletFiles(u.host, c.RootDir); len(found) > 0 {
+		remaining = append(remaining, fmt.Sprintf("certificates in %s, directories in %s and the cgroups of pods, "+
+			"because this host has a kubelet (%s)", nodeconfig.DefaultCertDir, c.RootDir, found[0]))
+	}
 	if u.keepConfig {
 		remaining = append(remaining, configDir)
 	}

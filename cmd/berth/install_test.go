@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth/internal/nodeconfig"
+	"berth/node/handover"
 )
 
 // A configured directory such as /run or /etc/ssl can contain files of other programs.
@@ -17,7 +18,8 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 		RootDir: nodeconfig.DefaultRootDir, StateDir: nodeconfig.DefaultStateDir, Socket: nodeconfig.DefaultSocket,
 		CertDir: nodeconfig.DefaultCertDir,
 	}
-	l := uninstaller{}.removal(serviceSpec(""), defaultDir)
+	host := t.TempDir() // without a kubelet
+	l := uninstaller{host: host}.removal(serviceSpec(""), defaultDir)
 	for _, dir := range []string{
 		"/var/lib/berth", "/run/berth", "/var/lib/kubelet/pki", "/var/lib/kubelet/pods", "/etc/berth",
 	} {
@@ -33,7 +35,7 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	own := []string{
 		state + "/berth.db", state + "/berth.db.damaged-20260102T030405Z", state + "/installation",
 		state + "/images.json",
-		state + "/pod-routes.json", socket + "/b.sock",
+		state + "/pod-routes.json", state + "/local-addresses.json", socket + "/b.sock",
 		certs + "/kubelet-client-2026-01-02-03-04-05.pem", certs + "/kubelet-client-current.pem",
 		certs + "/kubelet-client.key.tmp",
 		certs + "/kubelet-server-2026-01-02-03-04-05.pem", certs + "/kubelet-server-current.pem",
@@ -48,7 +50,7 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 		}
 	}
 	configured := &nodeconfig.Config{RootDir: "/data", StateDir: state, Socket: socket + "/b.sock", CertDir: certs}
-	l = uninstaller{keepConfig: true}.removal(serviceSpec(""), configured)
+	l = uninstaller{keepConfig: true, host: host}.removal(serviceSpec(""), configured)
 	defaultDirs := []string{"/var/lib/berth", "/run/berth"} // the previous default
 	if want := append(
 		[]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, defaultDirs...,
@@ -98,15 +100,61 @@ func TestUninstallKeepsForeignPods(t *testing.T) {
 		slices.Sort(out)
 		return out
 	}
-	got := below(uninstaller{}.removal(serviceSpec(""), c).Trees)
+	got := below(uninstaller{host: root}.removal(serviceSpec(""), c).Trees)
 	if want := []string{"pods/.trash-removed", "pods/own"}; !slices.Equal(got, want) {
 		t.Errorf("with a foreign pod: got %q, want %q", got, want)
 	}
 	if err := os.RemoveAll(filepath.Join(root, "pods/foreign")); err != nil {
 		t.Fatal(err)
 	}
-	got = below(uninstaller{}.removal(serviceSpec(""), c).Trees)
+	got = below(uninstaller{host: root}.removal(serviceSpec(""), c).Trees)
 	if want := []string{"device-plugins", "image_manager", "pods"}; !slices.Equal(got, want) {
 		t.Errorf("without foreign pods: got %q, want %q", got, want)
+	}
+}
+
+// A kubelet without pods, such as that of a drained node after a handback, still needs its certificates: its
+// bootstrap token has expired.
+func TestUninstallKeepsFilesOfKubeletWithoutPods(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{
+		"/usr/lib/systemd/system/kubelet.service", "/etc/kubernetes/kubelet.conf", "/var/lib/kubelet/config.yaml",
+		"/data/kubelet/cpu_manager_state",
+	} {
+		host := t.TempDir()
+		err := errors.Join(os.MkdirAll(filepath.Dir(host+file), 0o755), os.WriteFile(host+file, nil, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rootDir := range []string{nodeconfig.DefaultRootDir, "/data/kubelet"} {
+			if strings.HasPrefix(file, "/data/") && rootDir == nodeconfig.DefaultRootDir {
+				continue // the kubelet of another node
+			}
+			c := &nodeconfig.Config{
+				RootDir: rootDir, StateDir: nodeconfig.DefaultStateDir, Socket: nodeconfig.DefaultSocket,
+				CertDir: nodeconfig.DefaultCertDir,
+			}
+			l := uninstaller{host: host}.removal(serviceSpec(""), c)
+			for _, path := range append(l.Trees, l.Files...) {
+				if strings.HasPrefix(path, nodeconfig.DefaultRootDir) || strings.HasPrefix(path, "/data/") {
+					t.Errorf("with %s and the root directory %s: %s is removed", file, rootDir, path)
+				}
+			}
+		}
+	}
+}
+
+// berth purge-for-package runs when apt purges the package, and must not end pods of the kubelet.
+func TestPurgeIsRefusedDuringTakeover(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	if err := (&handover.Record{Direction: handover.Takeover}).Write(state); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	// An invalid configuration ends a purge without the check before it changes anything.
+	err := purge(t.Context(), &out, filepath.Join(state, handover.RecordFile), state)
+	if err == nil || !strings.Contains(err.Error(), "handback first") {
+		t.Errorf("got error %v", err)
 	}
 }

@@ -120,5 +120,8 @@ func (j *joinOptions) do(ctx context.Context, out io.Writer) error {
 		j.config,
 		j.server,
 	)
+	if err == nil && isOtherServer(ctx, server, j.token) {
+		_, err = fmt.Fprint(out, clusterRoleHint)
+	}
 	return err
 }

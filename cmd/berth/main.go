@@ -34,6 +34,23 @@ func main() {
 	}
 }
 
+// Groups of commands in the help and in the reference: those that install, check or run the agent, and those that
+// send requests to it.
+const (
+	agentGroup = "agent"
+	podGroup   = "pods"
+)
+
+func addGroup(root *cobra.Command, group string, commands ...*cobra.Command) {
+	for _, c := range commands {
+		c.GroupID = group
+		if c.Name() == "check" || c.Name() == "version" {
+			c.GroupID = agentGroup
+		}
+	}
+	root.AddCommand(commands...)
+}
+
 func root() *cobra.Command {
 	var socket string
 	cmd := &cobra.Command{
@@ -50,9 +67,11 @@ access.`,
 	}
 	cmd.PersistentFlags().
 		StringVar(&socket, "socket", "/run/berth/berth.sock", "local socket of the agent on this node")
-	cmd.AddCommand(runCommand(), joinCommand(), installCommand(), uninstallCommand(), purgeCommand())
+	cmd.AddGroup(&cobra.Group{ID: agentGroup, Title: "Agent:"}, &cobra.Group{ID: podGroup, Title: "Pods and node:"})
+	addGroup(cmd, agentGroup, runCommand(), joinCommand(), installCommand(), uninstallCommand(), purgeCommand(),
+		takeoverCommand(), handbackCommand(), validateCommand())
 	cmd.AddCommand(packagingCommands()...)
-	cmd.AddCommand(clientCommands(&socket)...)
+	addGroup(cmd, podGroup, clientCommands(&socket)...)
 	cmd.InitDefaultCompletionCmd()
 	if shells, _, err := cmd.Find([]string{"completion"}); err == nil {
 		// otherwise cobra prints help and succeeds for an unknown shell

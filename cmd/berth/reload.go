@@ -27,6 +27,7 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	if err != nil {
 		return err
 	}
+	sockets := systemd.InheritSockets(dnsSockets)
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
@@ -46,7 +47,7 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 			}
 		}
 	}()
-	err = run(running, config, warnings)
+	err = run(running, config, warnings, sockets)
 	reload := errors.Is(context.Cause(running), errReload)
 	if errors.Is(err, errReload) {
 		reload, err = true, nil
@@ -61,7 +62,7 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return reexec()
+	return reexec(sockets)
 }
 
 // validateReload notifies the service manager and reports whether the new configuration is valid.
@@ -89,9 +90,12 @@ func validateReload(current *nodeconfig.Config, flags *nodeconfig.Flags) bool {
 }
 
 // reexec replaces the process image with the program that is now at its path. The process ID, which
-// the service manager tracks, stays the same.
-func reexec() error {
+// the service manager tracks, stays the same. It gets the sockets.
+func reexec(sockets *systemd.Sockets) error {
 	program, err := exec.LookPath(os.Args[0])
+	if err == nil {
+		err = sockets.PassOn()
+	}
 	if err == nil {
 		err = syscall.Exec(program, os.Args, os.Environ()) //nolint:gosec // own command line
 	}

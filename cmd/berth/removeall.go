@@ -13,12 +13,14 @@ import (
 	"berth/cni"
 	"berth/cni/gateway"
 	"berth/internal/nodeconfig"
+	"berth/systemd"
 )
 
 // removeAllPods runs an agent without desired pods until no pod is left. The agent terminates all
 // pods like orphaned pods, with their grace periods, and removes volumes, cgroups and logs.
-// Resources shared by all pods are removed afterwards.
-func removeAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer) error {
+// Resources shared by all pods are removed afterwards. The cgroups of pods are kept if the host has a
+// kubelet, which does not create them again while it runs.
+func removeAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer, kubelet bool) error {
 	dir, err := os.MkdirTemp("", "berth-uninstall-")
 	if err != nil {
 		return err
@@ -29,8 +31,12 @@ func removeAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Wri
 	c.StaticPodPath, c.Socket = dir, filepath.Join(dir, "berth.sock")
 	c.Healthz.Port, c.Server.Enabled = 0, false
 	c.Shutdown = nodeconfig.Shutdown{} // do not delay shutdowns
+	// Off removes the rules, addresses and sockets that the installed agent has left.
+	c.Network.ServiceProxy, c.Network.ClusterDNSServer = nodeconfig.Off, nodeconfig.Off
+	c.Network.NetworkPolicy = nodeconfig.Off
 	// Progress is written to out. Only problems are logged.
-	b := &berth{config: &c, log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	b := &berth{config: &c, sockets: &systemd.Sockets{},
+		log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if err := b.assemble(ctx); err != nil {
 		return err
 	}
@@ -47,8 +53,11 @@ func removeAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Wri
 	if err != nil {
 		return err
 	}
+	if !kubelet {
+		err = b.host.cgroups.RemoveRoot(ctx)
+	}
 	return errors.Join(
-		b.host.cgroups.RemoveRoot(ctx),
+		err,
 		gateway.Remove(b.routesFile(), b.log),
 		cni.RemoveDefault(c.Network.CNIConfDir),
 	)

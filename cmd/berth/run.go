@@ -22,6 +22,7 @@ import (
 	"berth/agent/allocator"
 	"berth/agent/checkpoint"
 	"berth/agent/eviction"
+	"berth/agent/localworkloads"
 	"berth/agent/podlogs"
 	"berth/agent/shutdown"
 	"berth/agent/source"
@@ -76,7 +77,10 @@ type berth struct {
 	serveCtx              context.Context // context of serve, for work that outlives a request
 	store                 *checkpoint.Store
 	events                *events.Recorder
-	directory             *source.Directory // nil: no manifest directory
+	directory             *source.Directory      // nil: no manifest directory
+	workloads             *localworkloads.Source // nil: no manifest directory
+	services              *nodeServices
+	sockets               *systemd.Sockets // of the DNS server; they outlive the process or its program
 	probes                *probes.Manager
 	execs                 *exectracker.Tracker
 	agent                 *agent.Agent
@@ -98,7 +102,7 @@ type berth struct {
 }
 
 // run assembles the agent and runs it until ctx ends. Pods keep running.
-func run(ctx context.Context, config *nodeconfig.Config, warnings []string) error {
+func run(ctx context.Context, config *nodeconfig.Config, warnings []string, sockets *systemd.Sockets) error {
 	level := &slog.LevelVar{}
 	log, err := telemetry.NewLog(
 		telemetry.LogOptions{Format: config.LogFormat, Verbosity: config.Verbosity, Level: level},
@@ -108,9 +112,9 @@ func run(ctx context.Context, config *nodeconfig.Config, warnings []string) erro
 	}
 	log.Info("agent starting", "version", version, "node", config.NodeName)
 	for _, w := range warnings {
-		log.Warn("configuration has a warning", "message", w)
+		log.Warn("configuration warning", "message", w)
 	}
-	b := &berth{config: config, log: log, logLevel: level}
+	b := &berth{config: config, log: log, logLevel: level, sockets: sockets}
 	if config.Server.ContentionProfiles {
 		goruntime.SetBlockProfileRate(1)
 	}
@@ -169,11 +173,8 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		return fmt.Errorf("open the local store: %w", err)
 	}
 	if quarantined != nil {
-		b.log.Warn(
-			"local store was unusable and has been replaced, pods are restored from the runtime and the manifests",
-			"quarantined",
-			quarantined.String(),
-		)
+		b.log.Warn("local store unusable and replaced, restoring pods from the runtime and the manifests",
+			"quarantined", quarantined.String())
 	}
 	records, err := b.store.Load()
 	if err != nil {
@@ -183,6 +184,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.events = events.NewRecorder(events.RecorderOptions{Host: b.config.NodeName})
 	b.execs = newExecTracker(b)
 	b.probes = newProbes(b)
+	b.newNodeServices()
 	b.removeRoutes()
 	if !b.config.Standalone() {
 		if b.cluster, err = newCluster(b, records); err != nil {
@@ -283,6 +285,7 @@ func (b *berth) serve(ctx context.Context) error {
 		b.cluster.start(ctx, components)
 		components.run("network status", func() error { b.cluster.reportNetworks(ctx); return nil })
 	}
+	b.services.start(ctx, components)
 	components.run("agent", func() error { return b.agent.Run(ctx) })
 	err = components.wait(ctx, b.log)
 	closeStore()

@@ -38,12 +38,14 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			MinStartSlots: goruntime.NumCPU() + 1,
 		},
 		Runtime: b.runtime.pods, Host: b.host, Owner: b.host.owner, Leaks: b.leakFinder(),
+		Adopter: b.host.adopter,
 		Sources: b.newSources(records),
 		Store:   b.store, Records: records,
 		BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
-		Metrics:   metrics.New(b.metrics, b.host.runtimeHandler),
-		Fault:     fault,
-		Heartbeat: b.heartbeat,
+		Metrics:    metrics.New(b.metrics, b.host.runtimeHandler),
+		Fault:      fault,
+		Heartbeat:  b.heartbeat,
+		PodDeleted: b.podDeleted,
 	})
 }
 
@@ -54,7 +56,11 @@ func (b *berth) newSources(records map[types.UID]checkpoint.Record) (sources []a
 			Path: b.config.StaticPodPath, NodeName: b.config.NodeName, RescanInterval: b.config.FileCheckFrequency,
 			SuffixNodeName: !b.config.Standalone(), Log: b.log, PreviousPod: checkpoint.PodLookup(records),
 		})
-		sources = append(sources, b.directory)
+		b.workloads = b.newWorkloads()
+		if b.config.Standalone() {
+			b.services.local = b.newLocalServices()
+		}
+		sources = append(sources, fileSource{b, b.workloads})
 	}
 	if b.cluster != nil {
 		sources = append(sources, b.cluster.source)
@@ -64,7 +70,8 @@ func (b *berth) newSources(records map[types.UID]checkpoint.Record) (sources []a
 
 // newStages connects the adapters to the stages of a sync.
 func (b *berth) newStages() *pod.Stages {
-	h, r, sandboxes, hostPorts := b.host, b.runtime, b.newNetworkRuntime(), cni.HostPorts{Log: b.log}
+	h, r, sandboxes := b.host, b.runtime, b.newNetworkRuntime()
+	hostPorts := podNetwork{cni.HostPorts{Log: b.log}, b.services.policies}
 	hooks := lifecycle.New(lifecycle.Options{
 		Exec: b.execs.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + node.KubernetesRelease(),
 		RecordWarning: b.warnPod, OnHTTPFallback: b.metrics.CountHookHTTPFallback,

@@ -54,12 +54,16 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Timeline:    b.timeline,
 		Probes:      b.probesOf,
 		Plan:        b.planFor,
-		Check:       b.check,
-		Eviction:    b.evictionOrder,
-		Images:      b.listImages,
-		Drain:       b.drainNode,
-		Metrics:     b.metrics.Handler(),
-		Version:     func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },
+		Workloads:   b.listWorkloads, EditWorkload: b.editWorkload,
+		DescribeWorkload: b.describeWorkload, WhyWorkload: b.whyWorkload,
+		Check:    b.check,
+		Eviction: b.evictionOrder,
+		Images:   b.listImages,
+		Drain:    b.drainNode,
+		Services: b.listServices,
+		DNS:      b.explainDNS,
+		Metrics:  b.metrics.Handler(),
+		Version:  func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },
 	}
 }
 
@@ -137,7 +141,9 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.PodExp
 		return nodeapi.PodExplanation{}, err
 	}
 	waiting := b.agent.StatusCache.WaitingForName(s)
-	return node.Why(s, waiting, b.podState, time.Now()), nil
+	why := node.Why(s, waiting, b.podState, time.Now())
+	why.NetworkPolicies = b.services.policies.Explain(s.Pod.UID)
+	return why, nil
 }
 
 // podState returns the state of a pod for explanations.
@@ -179,7 +185,7 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 
 // planContext returns what a plan depends on besides the manifest.
 func (b *berth) planContext(ctx context.Context) explain.PlanContext {
-	return explain.PlanContext{
+	out := explain.PlanContext{
 		Limits: b.agent.Limits, Find: b.agent.StatusCache.Find, Objects: b.agent.ReferencedObjects,
 		LocalImage: func(pod *corev1.Pod, image string, objects plan.Objects) (plan.Image, bool) {
 			img, ok, err := b.runtime.images.Present(ctx, pod, image, objects)
@@ -188,6 +194,10 @@ func (b *berth) planContext(ctx context.Context) explain.PlanContext {
 		Rejection: func(pod, replaced *corev1.Pod) string { return b.agent.Rejection(ctx, pod, replaced) },
 		Resize:    func(old, pod *corev1.Pod) plan.Verdict { return b.agent.CheckResize(ctx, old, pod) },
 	}
+	if b.workloads != nil {
+		out.Workloads = b.workloads.Preview
+	}
+	return out
 }
 
 func clientVersion() nodeapi.Version {

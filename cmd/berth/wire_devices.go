@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +26,9 @@ func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Mana
 	if err != nil {
 		b.log.Warn("device allocations are not available from the store, restoring them from the runtime", "err", err)
 	}
+	if err == nil && persisted == nil {
+		persisted = kubeletDevices(b)
+	}
 	return devices.New(devices.Options{
 		Dir: filepath.Join(
 			b.config.RootDir,
@@ -34,6 +40,22 @@ func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Mana
 		OnAllocate: b.metrics.ObserveDeviceAllocation,
 		Log:        b.log,
 	})
+}
+
+// kubeletDevices returns the device checkpoint of a kubelet that this node had before. nil: none.
+func kubeletDevices(b *berth) []byte {
+	content, err := os.ReadFile(filepath.Join(b.config.RootDir, "device-plugins", "kubelet_internal_checkpoint"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var state []byte
+	if err == nil {
+		state, err = devices.CheckpointOfKubelet(content)
+	}
+	if err != nil {
+		b.log.Warn("device plugins of the kubelet unknown until they register", "err", err)
+	}
+	return state
 }
 
 // mayHoldDevices reports whether a pod can still hold persisted allocations. Terminated pods cannot: the

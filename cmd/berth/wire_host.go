@@ -15,7 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/admission"
 	"berth/agent/checkpoint"
+	"berth/agent/criruntime"
 	"berth/agent/ownership"
 	"berth/agent/plan"
 	"berth/cni"
@@ -25,6 +27,8 @@ import (
 	"berth/internal/userids"
 	"berth/node"
 	"berth/node/cgroups"
+	"berth/node/handover"
+	"berth/podspec"
 	"berth/volumes"
 )
 
@@ -37,6 +41,7 @@ type host struct {
 	resources         node.Resources
 	volumes           *volumes.Volumes
 	owner             *ownership.Registry // which pods on the host belong to berth
+	adopter           *criruntime.Adopter // adopts pods of the kubelet
 	cgroups           *cgroups.Cgroups
 	network           *cni.Network
 	networks          *networks.Networks // additional networks
@@ -157,13 +162,8 @@ func (h *host) writeNetwork(ranges []string) error {
 func (h *host) makeVolumes() (err error) {
 	c := h.b.config
 	if err := volumes.EnsureSharedMount(c.RootDir); err != nil {
-		h.b.log.Warn(
-			"root directory is not a shared mount, mount propagation from pods is unavailable",
-			"root",
-			c.RootDir,
-			"err",
-			err,
-		)
+		h.b.log.Warn("root directory is not a shared mount, mount propagation from pods is unavailable",
+			"path", c.RootDir, "err", err)
 	}
 	h.resolvConf.SetPaths(c.Network.ResolvConf, c.Network.FallbackResolvConf)
 	_ = h.resolvConf.Current(h.b.log) // logs a missing file immediately
@@ -198,6 +198,11 @@ func (h *host) ownsUnlabeled(uid types.UID) bool {
 	return err == nil && exists || h.owner.Owns(uid)
 }
 
+// unmarked reports whether a pod that has berth's labels in the runtime was handed over to the kubelet:
+// its directory has no mark, and nothing else proves that it belongs to berth. The local store, which
+// records that too, can have been removed since.
+func (h *host) unmarked(uid types.UID) bool { return h.owner.Unmarked(uid) }
+
 // foreignPods lists the pods of other programs that have a directory or a cgroup.
 func (h *host) foreignPods(ctx context.Context) ([]types.UID, error) {
 	_, dirs, err := volumes.ListPods(ctx, h.b.config.RootDir)
@@ -209,9 +214,49 @@ func (h *host) foreignPods(ctx context.Context) ([]types.UID, error) {
 func (h *host) restoreOwners(store *checkpoint.Store, records map[types.UID]checkpoint.Record) {
 	deleted, err := store.DeletedPods()
 	h.owner.RestoreDeleted(deleted...)
+	err = errors.Join(err, h.restoreAdoptions(store))
 	if err = errors.Join(err, h.owner.Prove(checkpoint.UnmarkedPods(records)...)); err != nil {
 		h.b.log.Warn("owners of pods not restored", "err", err)
 	}
+}
+
+// restoreAdoptions restores from the store which pods of the kubelet berth has adopted, and which of
+// its own pods it has handed over.
+func (h *host) restoreAdoptions(store *checkpoint.Store) error {
+	stored, err := store.NodeValue(ownership.StoreKey)
+	handover, err2 := ownership.NewHandover(stored,
+		func(text []byte) { store.PutNodeValue(ownership.StoreKey, text) },
+		func(s ownership.State) { h.b.runtime.client.SetAdoptions(s.Objects(), s.Released) })
+	h.adopter = &criruntime.Adopter{
+		Client: h.b.runtime.client, Handover: handover, Flush: store.Flush,
+		AdoptDir: h.volumes.AdoptDir, Prove: h.owner.Prove, ForeignDirs: h.foreignDirs,
+		MirrorStatus: h.b.mirrorStatus(), Unsupported: h.b.podNotAdopted,
+	}
+	adopted := slices.Collect(maps.Keys(handover.State().Adopted))
+	return errors.Join(err, err2, h.owner.Prove(adopted...))
+}
+
+// mirrorStatus returns the statuses of mirror pods that berth takeover has recorded.
+func (b *berth) mirrorStatus() func(namespace, name string) *corev1.PodStatus {
+	record, err := handover.ReadRecord(b.config.StateDir)
+	if err != nil {
+		b.log.Warn("hand-over record unreadable, static pods become ready after their probes", "err", err)
+	}
+	return record.MirrorStatus
+}
+
+// podNotAdopted reports a pod that stays with the kubelet.
+func (b *berth) podNotAdopted(p *corev1.Pod, uses []podspec.FeatureUse) {
+	b.log.Warn("pod of the kubelet not adopted: it uses an unsupported feature", "pod", p.Namespace+"/"+p.Name,
+		"podUID", string(p.UID), "fields", fmt.Sprint(uses))
+	b.warnPod(p, admission.ReasonUnsupportedPodFeature,
+		fmt.Sprintf("The pod stays with the kubelet and is not managed: %s", uses[0]))
+}
+
+// foreignDirs lists the pods of other programs that have a directory.
+func (h *host) foreignDirs(ctx context.Context) ([]types.UID, error) {
+	_, dirs, err := volumes.ListPods(ctx, h.b.config.RootDir)
+	return slices.DeleteFunc(dirs, h.Owns), err
 }
 
 // recursiveReadOnly reports whether the pod's runtime handler supports recursive read-only mounts.
@@ -248,7 +293,7 @@ func (h *host) criNode() criconfig.Node {
 		Name: c.NodeName, Instance: ownership.Instance(c.RootDir),
 		Capacity: h.resources.Capacity, Allocatable: h.resources.Allocatable,
 		Standalone: c.Standalone(), HostIPs: h.ips, UserIDs: h.userIDs,
-		ClusterDomain: c.Network.ClusterDomain, ClusterDNS: node.AddressStrings(c.Network.ClusterDNS),
+		ClusterDomain: h.b.services.ClusterDomain(), ClusterDNS: h.b.services.clusterDNS(),
 		HostResolvConf:     h.resolvConf.Current(h.b.log),
 		NoBandwidthReason:  h.network.BandwidthUnsupportedReason(),
 		SeccompProfileRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,

@@ -15,7 +15,6 @@ import (
 	"berth/agent/metrics"
 	"berth/agent/ownership"
 	"berth/agent/plan"
-	"berth/cni"
 	"berth/cri"
 	"berth/cri/criconfig"
 	"berth/images"
@@ -58,11 +57,12 @@ func (r *runtime) dial(ctx context.Context) (*cri.Client, error) {
 		UnaryInterceptors: []grpc.UnaryClientInterceptor{metrics.RuntimeCalls(b.metrics, b.traces)},
 		Node:              func() criconfig.Node { return b.host.criNode() },
 		LogLinkDir:        logLinks,
-		Warn:              func(err error) { b.log.Warn("runtime client warning", "err", err) },
+		Warn:              func(err error) { b.log.Warn("runtime warning", "err", err) },
 		WarnPod:           b.warnPod,
 		ExitRecorder:      r.exits,
 		Instance:          ownership.Instance(b.config.RootDir),
 		OwnsUnlabeled:     func(uid types.UID) bool { return b.host.ownsUnlabeled(uid) },
+		Unmarked:          func(uid types.UID) bool { return b.host.unmarked(uid) },
 		OnEventStream:     b.metrics.CountEventStream,
 		OnEventDelay:      b.metrics.ObserveEventDelay,
 		NetworksAttached: func(uid, sandbox string) (attached, attaching bool) {
@@ -147,7 +147,7 @@ func (r *runtime) networkChanged() {
 // adopted restores what the node knows of a running pod.
 func (r *runtime) adopted(uid types.UID, pod agent.RuntimePod) {
 	r.b.devices.RestoreAllocations(uid, pod.Containers)
-	cni.HostPorts{Log: r.b.log}.PodAdopted(pod.Pod, pod.Sandboxes)
+	r.b.podAdopted(pod.Pod, pod.Sandboxes)
 }
 
 // progress describes the progress of an action; empty: unknown.
@@ -169,11 +169,7 @@ func (b *berth) persistSocketDirs() {
 		err = json.Unmarshal(persisted, &dirs)
 	}
 	if err != nil {
-		b.log.Warn(
-			"shim socket directories are not available from the store, restoring them from the runtime",
-			"err",
-			err,
-		)
+		b.log.Warn("shim socket directories unavailable from the store, restoring them from the runtime", "err", err)
 	}
 	b.runtime.client.SetSocketDirs(dirs, func(dirs []string) {
 		if text, err := json.Marshal(dirs); err == nil { // marshaling strings cannot fail

@@ -13,6 +13,7 @@ import (
 	statusapi "berth/agent/status/apiserver"
 	"berth/cni/gateway"
 	"berth/internal/apiclient"
+	"berth/internal/nodeconfig"
 	"berth/internal/telemetry"
 	"berth/node"
 	"berth/node/registration"
@@ -56,14 +57,30 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (j *cluster, 
 		StatusUpdated: b.metrics.ObserveStatusSync,
 	})
 	j.events = j.newEventSender()
-	j.source = sourceapi.New(sourceapi.Options{
-		Client: j.client, NodeName: b.config.NodeName, PreviousPods: sourceapi.AssignedPods(records), Log: b.log,
-		OnPod: j.statusManager.PodUpdated, NodeRegistered: j.nodeReceived, NameUnique: j.nameUnique,
-	})
+	j.source = j.newSource(records)
 	if j.registration, err = j.newRegistrar(); err != nil {
 		return nil, err
 	}
 	return j, j.makeGateway()
+}
+
+// newSource creates the source of the pods that the API server has bound to the node.
+func (j *cluster) newSource(records map[types.UID]checkpoint.Record) *sourceapi.Source {
+	b := j.b
+	return sourceapi.New(sourceapi.Options{
+		Client: j.client, NodeName: b.config.NodeName, PreviousPods: sourceapi.AssignedPods(records), Log: b.log,
+		OnPod: j.podUpdated, Policies: b.services.policyStore, PoliciesNeeded: b.services.policiesNeeded,
+		NodeRegistered: j.nodeReceived, NameUnique: j.nameUnique,
+		Services: b.services.store, EndpointsNeeded: b.services.endpointsNeeded,
+		ServicesBeforePods: b.config.Network.ClusterDNSServer != nodeconfig.Off &&
+			len(b.config.Network.ClusterDNS) == 0,
+	})
+}
+
+// podUpdated applies a change of a pod of this node on the server.
+func (j *cluster) podUpdated(pod *corev1.Pod, deleted bool) {
+	j.statusManager.PodUpdated(pod, deleted)
+	j.b.services.policies.PodUpdated(pod, deleted)
 }
 
 // identify creates the client with the identity of the node.
@@ -153,6 +170,11 @@ const eventQueueSize = 1000
 // nodeUpdated applies a change of the Node.
 func (j *cluster) nodeUpdated(n *corev1.Node) {
 	j.networkUnavailable = gateway.UnavailableByBerth(n)
+	here := j.b.proxyNode(n)
+	j.b.services.proxy.SetNode(here)
+	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
+	j.b.services.excluded.Store(excluded)
+	j.b.services.policyStore.SetPodRanges(here.PodCIDRs)
 	j.changes.Apply(n)
 	j.nodeOnce.Do(func() { close(j.nodeReceived) })
 }

@@ -43,7 +43,7 @@ func Names() []string {
 		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition",
 		"PodTopologyLabels", "PodSecurity", "Priority", "DefaultTolerationSeconds", "RuntimeClass",
 		"CertificateApproval", "CertificateSigning", "CertificateSubjectRestriction", "RoleEscalation",
-		"BootstrapTokenUse", "DeviceClaims", "ResourceQuota",
+		"BootstrapTokenUse", "DefaultIngressClass", "DeviceClaims", "ResourceQuota",
 	}
 }
 
@@ -65,6 +65,7 @@ func New(c Config) (admission.Interface, error) {
 		"CertificateSubjectRestriction": newSubjectRestriction,
 		"RoleEscalation":                newEscalation,
 		"BootstrapTokenUse":             newBootstrapTokenUse,
+		"DefaultIngressClass":           newDefaultIngressClass,
 		"DeviceClaims":                  newDeviceClaims,
 		"ResourceQuota":                 newQuota,
 	}

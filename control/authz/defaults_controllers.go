@@ -117,6 +117,11 @@ func networkAndStorageControllers() map[string][]rbacv1.PolicyRule {
 		"pvc-protection-controller": {resourceRule("read update", "core", "persistentvolumeclaims"),
 			resourceRule("update",
 				"core", "persistentvolumeclaims/status"), resourceRule("read", "core", "pods")},
+		// Endpoints decide which nodes may serve a Service with policy Local. Upstream's controller does
+		// not read them.
+		"service-controller": {resourceRule("read", "core", "services"), resourceRule("patch update", "core",
+			"services/status"), resourceRule("list watch", "core", "nodes"), resourceRule("list watch", "discovery",
+			"endpointslices")},
 		"pv-protection-controller": {resourceRule("read update", "core", "persistentvolumes")},
 	}
 }

@@ -30,6 +30,15 @@ func (d *Defaults) nodes() {
 	// rbac.authorization.kubernetes.io/autoupdate: "false".
 	d.role("berth.dev:pod-routes", resourceRule("list watch", "core", "nodes"))
 	d.bind("berth.dev:pod-routes", group(nodesGroup))
+	// Nodes route the traffic of Services and answer DNS queries about them.
+	d.role("berth.dev:services", resourceRule("list watch", "discovery", "endpointslices"))
+	d.bind("berth.dev:services", group(nodesGroup))
+	// Nodes enforce NetworkPolicies. They read the addresses that policies select, but no pods of other
+	// nodes. A cluster that was created by an earlier version has a role berth.dev:network-policy, which
+	// permits to read all pods, so the name is another one.
+	d.role("berth.dev:network-policy-addresses", resourceRule("list watch", "networking", "networkpolicies"),
+		resourceRule("list watch", "policies.berth.dev", "networkpolicyaddresses"))
+	d.bind("berth.dev:network-policy-addresses", group(nodesGroup))
 	// A joining node checks whether its name is in use.
 	d.role("kubeadm:get-nodes", resourceRule("get", "core", "nodes"))
 	d.bind("kubeadm:get-nodes", group(NodeBootstrapGroup))

@@ -22,7 +22,7 @@ const (
 // workers at once. A key added during its sync is processed again.
 type controller struct {
 	// sync reconciles one key. If requeueAfter > 0, the key is queued again after that time.
-	sync func(ctx context.Context, key string) (again time.Duration, err error)
+	sync func(ctx context.Context, key string) (requeueAfter time.Duration, err error)
 	// prepare, if set, runs before the workers and is retried until it succeeds.
 	prepare func(ctx context.Context) error
 	// background, if set, runs beside the workers until ctx is done.
@@ -35,12 +35,16 @@ type controller struct {
 }
 
 func (c Config) newController(syncFunc func(context.Context, string) (time.Duration, error)) *controller {
-	return &controller{
+	created := &controller{
 		sync: syncFunc, log: c.Log,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](minRetryDelay, maxRetryDelay),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: c.queueName}),
 	}
+	if c.created != nil {
+		*c.created = append(*c.created, created)
+	}
+	return created
 }
 
 // watch queues the keys returned by keys for every change of an object.
@@ -129,7 +133,7 @@ func (c *controller) waitUntilReady(ctx context.Context) bool {
 		if err == nil {
 			break
 		}
-		c.log.Warn("controller start failed, retrying", "err", err)
+		c.log.Warn("controller start failed; retrying", "err", err)
 		select {
 		case <-ctx.Done():
 			return false
@@ -152,7 +156,7 @@ func (c *controller) processNextItem(ctx context.Context) bool {
 	case err != nil:
 		// Conflicts are expected with concurrent writers and not logged.
 		if !apierrors.IsConflict(err) {
-			c.log.Warn("sync failed, retrying", "key", key, "err", err)
+			c.log.Warn("sync failed; retrying", "key", key, "err", err)
 		}
 		c.queue.AddRateLimited(key)
 		return true

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"berth/control/loadbalancer"
 	"berth/control/pki"
 )
 
@@ -45,10 +46,19 @@ type Config struct {
 	// TokenSigner signs the tokens stored in secrets. If nil, those secrets are not changed.
 	TokenSigner TokenSigner
 
+	// LoadBalancerPool has the addresses for Services of type LoadBalancer. If empty, they get the
+	// addresses of nodes, except the port of the API server.
+	LoadBalancerPool loadbalancer.Pool
+	APIServerPort    uint16
+
+	// Autoscaling is what the controller HorizontalPodAutoscalers needs.
+	Autoscaling Autoscaling
+
 	NodeMonitorGracePeriod   time.Duration // time without heartbeat after which a node is unreachable; default 40 s
 	TerminatedPodGCThreshold int           // number of terminated pods to retain; default 12500
 
-	queueName string // of work queues, in metrics
+	queueName string         // of work queues, in metrics
+	created   *[]*controller // gets the controllers that are created
 }
 
 // CertificateAuthority signs certificates. It is implemented by pki.Authority.
@@ -83,6 +93,10 @@ const (
 	ReplicaSets            = "replicaset-controller"
 	StatefulSets           = "statefulset-controller"
 	DaemonSets             = "daemonset-controller"
+	// ServiceLB is the controller of Services of type LoadBalancer.
+	ServiceLB = "service-lb-controller"
+	// HorizontalPodAutoscalers is the controller of the kind HorizontalPodAutoscaler.
+	HorizontalPodAutoscalers = "horizontal-pod-autoscaler-controller"
 	// ReplicationControllers is the controller of the kind ReplicationController.
 	ReplicationControllers = "replicationcontroller-controller"
 )
@@ -120,6 +134,7 @@ var descriptors = []descriptor{
 	{Endpoints, newEndpointsController},
 	{EndpointSlices, newEndpointSliceController},
 	{EndpointSliceMirroring, newEndpointSliceMirroringController},
+	{ServiceLB, newServiceLBController},
 	{Deployments, newDeploymentController},
 	{Jobs, newJobController},
 	{CronJobs, newCronJobController},
@@ -128,6 +143,7 @@ var descriptors = []descriptor{
 	{ReplicationControllers, newReplicationControllerController},
 	{StatefulSets, newStatefulSetController},
 	{DaemonSets, newDaemonSetController},
+	{HorizontalPodAutoscalers, newAutoscalerController},
 }
 
 // Names returns the names of all controllers, sorted.
@@ -147,6 +163,10 @@ func EventSource(name string) string {
 		return "node-controller"
 	case ReplicationControllers:
 		return "replication-controller"
+	case HorizontalPodAutoscalers:
+		return "horizontal-pod-autoscaler"
+	case ServiceLB:
+		return "service-controller"
 	}
 	return name
 }
@@ -158,7 +178,8 @@ var serviceAccounts = map[string]string{
 	CSRApproving: "certificate-controller", CSRSigning: "certificate-controller",
 	CSRCleaner: "certificate-controller", PodGC: "pod-garbage-collector", Endpoints: "endpoint-controller",
 	EndpointSliceMirroring: "endpointslicemirroring-controller", ReplicationControllers: "replication-controller",
-	DaemonSets: "daemon-set-controller",
+	DaemonSets: "daemon-set-controller", HorizontalPodAutoscalers: "horizontal-pod-autoscaler",
+	ServiceLB: "service-controller",
 }
 
 // ServiceAccount returns the name of the service account in kube-system that a controller has in upstream's control
@@ -177,7 +198,7 @@ var queueNames = map[string]string{
 	RootCA: "root_ca_cert_publisher", CSRApproving: "certificate", CSRSigning: "certificate", CSRCleaner: "certificate",
 	PodGC: "orphaned_pods_nodes", ResourceQuota: "resourcequota_primary", EndpointSlices: "endpoint_slice",
 	EndpointSliceMirroring: "endpoint_slice_mirroring", ReplicationControllers: "replicationmanager",
-	TTLAfterFinished: "ttl_jobs_to_delete",
+	TTLAfterFinished: "ttl_jobs_to_delete", HorizontalPodAutoscalers: "horizontalpodautoscaler", ServiceLB: "service",
 }
 
 // queueName returns the name of a controller's work queue in metrics, as upstream has it.
@@ -200,9 +221,15 @@ func Run(ctx context.Context, name string, c Config) error {
 	if c.TerminatedPodGCThreshold == 0 {
 		c.TerminatedPodGCThreshold = defaultTerminatedPodGCThreshold
 	}
+	registerMetrics()
 	c.Log, c.queueName = c.Log.With("controller", name), queueName(name)
+	var created []*controller
+	c.created = &created
 	workers, err := descriptors[i].newFunc(c)
-	if err != nil {
+	if err != nil { // for example because the informers have stopped
+		for _, w := range created {
+			w.queue.ShutDown()
+		}
 		return fmt.Errorf("create controller %s: %w", name, err)
 	}
 	c.StartInformers()

@@ -40,6 +40,7 @@ func newCronJobController(c Config) ([]*controller, error) {
 			return c.Client.BatchV1().CronJobs(cron.Namespace).UpdateStatus(ctx, cron, metav1.UpdateOptions{})
 		},
 		workers: cronJobWorkers,
+		measure: func(s syncReport[*batchv1.CronJob, batchv1.CronJobStatus]) { measureCronJob(s.writes) },
 	})
 	return []*controller{ctrl}, err
 }

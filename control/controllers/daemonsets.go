@@ -32,7 +32,7 @@ func newDaemonSetController(c Config) ([]*controller, error) {
 		objects: newObjectType[*appsv1.DaemonSet](sets, c.Client.AppsV1().DaemonSets),
 		children: []*objectType{
 			newObjectType[*corev1.Pod](pods, c.Client.CoreV1().Pods),
-			newObjectType[*appsv1.ControllerRevision](revisions, c.Client.AppsV1().ControllerRevisions),
+			newRevisionType(c),
 		},
 		related:  []related{{nodes, func(any) []string { return sets.GetIndexer().ListKeys() }}},
 		selector: func(set *appsv1.DaemonSet) *metav1.LabelSelector { return set.Spec.Selector },
@@ -54,6 +54,7 @@ func newDaemonSetController(c Config) ([]*controller, error) {
 			return c.Client.AppsV1().DaemonSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
 		},
 		workers: daemonSetWorkers,
+		measure: func(s syncReport[*appsv1.DaemonSet, appsv1.DaemonSetStatus]) { countStale(daemonSetSkips, s.stale) },
 	})
 	return []*controller{ctrl}, err
 }

@@ -24,7 +24,9 @@ type graphObject struct {
 	uid             types.UID
 	resource        gcResource
 	namespace, name string
+	version         string // resource version
 	owners          []metav1.OwnerReference
+	propagates      bool // a finalizer says what becomes of its dependents
 	deleting        bool
 	foreground      bool // foreground deletion in progress
 	orphaning       bool // orphan deletion in progress
@@ -85,12 +87,16 @@ func (g *dependencyGraph) eventHandler(resource gcResource) cache.ResourceEventH
 
 func newGraphObject(resource gcResource, m metav1.Object) graphObject {
 	deleting := m.GetDeletionTimestamp() != nil
+	foreground := slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents)
+	orphaning := slices.Contains(m.GetFinalizers(), metav1.FinalizerOrphanDependents)
 	return graphObject{
 		uid: m.GetUID(), resource: resource, namespace: m.GetNamespace(), name: m.GetName(),
+		version:    m.GetResourceVersion(),
 		owners:     m.GetOwnerReferences(),
+		propagates: foreground || orphaning,
 		deleting:   deleting,
-		foreground: deleting && slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents),
-		orphaning:  deleting && slices.Contains(m.GetFinalizers(), metav1.FinalizerOrphanDependents),
+		foreground: deleting && foreground,
+		orphaning:  deleting && orphaning,
 	}
 }
 

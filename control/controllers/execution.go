@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"reflect"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +21,10 @@ import (
 // burstReplicas is the maximum number of objects created or deleted in one sync. The rest follows when the
 // informers have observed them.
 const burstReplicas = 500
+
+// maxConcurrentWrites is the number of writes of one kind of workload that are in flight at once. The API server
+// handles at most 200 writes at once. It rejects others, of all its clients, which then wait for a second.
+const maxConcurrentWrites = 50
 
 var (
 	// errOutdated ends a sync that was decided on an old observation. The next one observes more.
@@ -38,6 +43,7 @@ type executor struct {
 	events       record.EventRecorder
 	log          *slog.Logger
 	expectations expectations
+	slots        chan struct{} // capacity maxConcurrentWrites
 }
 
 // execution executes one decision.
@@ -49,6 +55,13 @@ type execution struct {
 	version  string
 	verified bool
 	budget   int // how many objects may still be created or deleted
+
+	// status is the written status, a pointer. Nil: none was written.
+	status any
+	// mu guards the executed writes, with created objects as the API returned them, and the number of failed ones.
+	mu            sync.Mutex
+	executed      []workloads.Write
+	failedCreates int
 }
 
 func (x *executor) start(key string, owner workloads.Object) *execution {
@@ -96,7 +109,11 @@ func (x *execution) applyGroup(ctx context.Context, writes []workloads.Write) er
 	}
 	for done := 0; done < len(writes); size *= 2 {
 		batch := writes[done:min(done+size, len(writes))]
-		if err := inParallel(len(batch), func(i int) error { return x.write(ctx, batch[i]) }); err != nil {
+		if err := inParallel(len(batch), func(i int) error {
+			x.slots <- struct{}{}
+			defer func() { <-x.slots }()
+			return x.write(ctx, batch[i])
+		}); err != nil {
 			return err
 		}
 		done += len(batch)
@@ -168,11 +185,20 @@ func (x *execution) write(ctx context.Context, w workloads.Write) error {
 		if !apierrors.IsAlreadyExists(err) {
 			x.record(w.Failure, err.Error())
 		}
+		if w.Verb == workloads.Create {
+			x.mu.Lock()
+			x.failedCreates++
+			x.mu.Unlock()
+		}
 		return &workloads.WriteError{Write: w, Err: err}
 	}
 	if w.Verb != workloads.Delete {
 		x.expect(r, written)
 	}
+	w.Object = written
+	x.mu.Lock()
+	x.executed = append(x.executed, w)
+	x.mu.Unlock()
 	x.record(w.Success, written.GetName())
 	return nil
 }
@@ -248,4 +274,20 @@ func (x *executor) childKeys(obj metav1.Object) []string {
 		return nil
 	}
 	return []string{obj.GetNamespace() + "/" + ref.Name}
+}
+
+// inParallel calls do n times concurrently, waits for all calls, and returns the first error.
+func inParallel(n int, do func(i int) error) error {
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { errs[i] = do(i) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

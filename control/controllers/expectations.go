@@ -105,54 +105,52 @@ func (e *expectations) forget(key string) {
 	delete(e.byKey, key)
 }
 
-// unobserved drops observed writes and returns the remaining ones of an object.
-func (e *expectations) unobserved(key string, owner types.UID) []expectation {
+// unobserved returns one of the writes of an object that are not observed, and false if all are. It drops observed
+// ones, so that each is looked up only once.
+func (e *expectations) unobserved(key string, owner types.UID) (expectation, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	of := e.byKey[key]
 	if of == nil {
-		return nil
+		return expectation{}, false
 	}
 	if of.uid != owner {
 		delete(e.byKey, key) // of a former object with this name
-		return nil
+		return expectation{}, false
 	}
-	out := make([]expectation, 0, len(of.writes))
 	for uid, write := range of.writes {
-		if write.observed() {
-			delete(of.writes, uid)
-			continue
+		if !write.observed() {
+			return write, true
 		}
-		out = append(out, write)
+		delete(of.writes, uid)
 	}
-	if len(of.writes) == 0 && of.failed == nil {
+	if of.failed == nil {
 		delete(e.byKey, key)
 	}
-	return out
+	return expectation{}, false
 }
 
-// wait returns how long the object may have to wait for its writes to be observed: 0 if all are. Writes that are
-// missing for expectationTimeout are confirmed by a live read first.
-func (e *expectations) wait(ctx context.Context, key string, owner types.UID) (time.Duration, error) {
-	missing := e.unobserved(key, owner)
-	wait := time.Duration(0)
-	for _, write := range missing {
-		age := time.Since(write.since)
-		if age < expectationTimeout {
-			wait = max(wait, expectationTimeout-age)
-			continue
+// wait returns how long the object may have to wait for one of its writes to be observed, and the type of that: 0 if
+// all are. Writes that are missing for expectationTimeout are confirmed by a live read first.
+func (e *expectations) wait(ctx context.Context, key string, owner types.UID) (wait time.Duration, stale *objectType,
+	err error) {
+	for {
+		write, found := e.unobserved(key, owner)
+		if !found {
+			return 0, nil, nil
+		}
+		if age := time.Since(write.since); age < expectationTimeout {
+			return expectationTimeout - age, write.objectType, nil
 		}
 		lost, err := write.lost(ctx)
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
-		if lost {
-			e.drop(key, write)
-			continue
+		if !lost {
+			return expectationTimeout, write.objectType, nil
 		}
-		wait = expectationTimeout
+		e.drop(key, write)
 	}
-	return wait, nil
 }
 
 func (e *expectations) drop(key string, write expectation) {

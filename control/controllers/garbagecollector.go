@@ -15,6 +15,15 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/lru"
+)
+
+const (
+	// gcWorkers is the number of objects that are processed at once, as upstream.
+	gcWorkers = 20
+	// absentOwners is how many owners are remembered as absent: the dependents of a deleted owner are usually
+	// processed one after another.
+	absentOwners = 500
 )
 
 // Prefixes of queue keys. The rest of a key is a UID.
@@ -31,7 +40,12 @@ type garbageCollector struct {
 	graph   *dependencyGraph
 	kinds   map[schema.GroupKind]gcResource
 	enqueue func(key string)
+	// absent has owners that the API server did not know, as ownerKey. An object with that UID never appears again.
+	absent *lru.Cache
 }
+
+// ownerKey is an owner as a dependent in a namespace refers to it.
+type ownerKey struct{ namespace, apiVersion, kind, name, uid string }
 
 // gcResource is the resource of a kind.
 type gcResource struct {
@@ -41,9 +55,9 @@ type gcResource struct {
 }
 
 func newGarbageCollectorController(c Config) ([]*controller, error) {
-	g := &garbageCollector{Config: c, kinds: map[schema.GroupKind]gcResource{}}
+	g := &garbageCollector{Config: c, kinds: map[schema.GroupKind]gcResource{}, absent: lru.New(absentOwners)}
 	ctrl := c.newController(g.sync)
-	ctrl.workers = 8
+	ctrl.workers = gcWorkers
 	g.enqueue = ctrl.queue.Add
 	g.graph = newDependencyGraph(g.enqueue)
 	var factory metadatainformer.SharedInformerFactory
@@ -179,8 +193,11 @@ func (g *garbageCollector) client(o graphObject) metadata.ResourceInterface {
 // collect deletes an object that has no remaining owner.
 func (g *garbageCollector) collect(ctx context.Context, uid types.UID) error {
 	o, known := g.graph.get(uid)
-	if !known {
-		return nil
+	if !known || o.deleting && !o.foreground {
+		return nil // nothing more to do for an object that is being deleted
+	}
+	if done, err := g.collectObserved(ctx, o); done || err != nil {
+		return err
 	}
 	live, err := g.client(o).Get(ctx, o.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && live.UID != uid {
@@ -216,9 +233,32 @@ func (g *garbageCollector) collect(ctx context.Context, uid types.UID) error {
 		len(g.graph.dependents(uid)) > 0:
 		policy = metav1.DeletePropagationForeground
 	}
-	err = g.client(o).Delete(ctx, o.name, metav1.DeleteOptions{
-		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &live.UID,
-			ResourceVersion: &live.ResourceVersion},
+	return g.delete(ctx, o, policy, live.ResourceVersion)
+}
+
+// collectObserved deletes an object whose owners are all absent, in the version that the graph knows. Most dependents
+// of a deleted owner need no read by this. It reports false if the object needs one: it has changed since, has another
+// owner, or a finalizer that decides about its own dependents.
+func (g *garbageCollector) collectObserved(ctx context.Context, o graphObject) (done bool, err error) {
+	if o.version == "" || o.deleting || o.propagates || len(o.owners) == 0 {
+		return false, nil
+	}
+	present, _, waiting, err := g.classifyOwners(ctx, o, o.owners)
+	if err != nil || len(present)+len(waiting) > 0 {
+		return false, err
+	}
+	err = g.delete(ctx, o, metav1.DeletePropagationBackground, o.version)
+	if apierrors.IsConflict(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// delete deletes an object in a version. It is no error if the object is gone.
+func (g *garbageCollector) delete(ctx context.Context, o graphObject, policy metav1.DeletionPropagation,
+	version string) error {
+	err := g.client(o).Delete(ctx, o.name, metav1.DeleteOptions{
+		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &o.uid, ResourceVersion: &version},
 	})
 	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s: %w", o, err)
@@ -266,14 +306,19 @@ func (g *garbageCollector) ownerExists(ctx context.Context, o graphObject, ref m
 	if !known || of.namespaced && !o.resource.namespaced {
 		return true, nil
 	}
-	owner, err := g.client(graphObject{resource: of, namespace: o.namespace}).Get(ctx, ref.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	key := ownerKey{o.namespace, ref.APIVersion, ref.Kind, ref.Name, string(ref.UID)}
+	if _, absent := g.absent.Get(key); absent {
 		return false, nil
 	}
-	if err != nil {
+	owner, err := g.client(graphObject{resource: of, namespace: o.namespace}).Get(ctx, ref.Name, metav1.GetOptions{})
+	if ignoreNotFound(err) != nil {
 		return false, fmt.Errorf("get owner %s %s of %s: %w", ref.Kind, ref.Name, o, err)
 	}
-	return owner.UID == ref.UID, nil
+	exists := err == nil && owner.UID == ref.UID
+	if !exists {
+		g.absent.Add(key, nil)
+	}
+	return exists, nil
 }
 
 // finishForeground removes the foregroundDeletion finalizer once no dependent blocks the owner, and

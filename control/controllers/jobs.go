@@ -18,7 +18,8 @@ import (
 
 const jobWorkers = 5
 
-// newJobController runs workloads/job: it manages the pods of Jobs, and lets pods go that have lost their Job.
+// newJobController runs workloads/job: it manages the pods of Jobs, and removes the
+// tracking finalizer of orphaned pods.
 func newJobController(c Config) ([]*controller, error) {
 	jobs, pods := c.Informers.Batch().V1().Jobs().Informer(), c.Informers.Core().V1().Pods().Informer()
 	if err := c.indexPods(); err != nil {
@@ -34,8 +35,21 @@ func newJobController(c Config) ([]*controller, error) {
 		})
 	}
 	w.workers = jobWorkers
+	w.measure = func(s syncReport[*batchv1.Job, batchv1.JobStatus]) {
+		measureJob(s, childrenOf[*corev1.Pod](pods, s.object))
+	}
 	ctrl, err := newReconciler(c, w)
 	if err != nil {
+		return nil, err
+	}
+	if err := ctrl.addEventHandler(pods, trackedPodsHandler()); err != nil {
+		return nil, err
+	}
+	if err := ctrl.addEventHandler(jobs, cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) {
+		if j, ok := obj.(*batchv1.Job); ok && managedByOther(j) != "" {
+			jobsOfOthers.WithLabelValues(managedByOther(j)).Inc()
+		}
+	}}); err != nil {
 		return nil, err
 	}
 	orphans, err := newOrphanedJobPodController(c, jobs, pods)
@@ -47,6 +61,11 @@ func newTTLAfterFinishedController(c Config) ([]*controller, error) {
 	w := c.jobWorkload()
 	w.decide = func(j *batchv1.Job, now time.Time, _ *workloads.WriteError) workloads.Decision[batchv1.JobStatus] {
 		return job.DecideTTL(now, j)
+	}
+	w.measure = func(s syncReport[*batchv1.Job, batchv1.JobStatus]) {
+		if end, finished := job.Finished(s.object); finished && s.has(workloads.Delete) {
+			measureExpiry(s.object, end.LastTransitionTime.Time, time.Now())
+		}
 	}
 	w.workers = jobWorkers
 	ctrl, err := newReconciler(c, w)
@@ -67,7 +86,8 @@ func (c Config) jobWorkload() workload[*batchv1.Job, batchv1.JobStatus] {
 	}
 }
 
-// orphanedJobPods removes the tracking finalizer of pods that have lost their Job. Otherwise they could not be deleted.
+// orphanedJobPods removes the tracking finalizer of pods whose Job no longer exists. Otherwise they could
+// not be deleted.
 type orphanedJobPods struct {
 	Config
 	jobs, pods cache.SharedIndexInformer

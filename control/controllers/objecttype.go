@@ -7,7 +7,9 @@ import (
 	"reflect"
 	"slices"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/tools/cache"
@@ -18,7 +20,10 @@ import (
 // objectType reads and writes the objects of one type for the reconciler.
 type objectType struct {
 	goType   reflect.Type
+	zero     runtime.Object // of the type
 	informer cache.SharedIndexInformer
+	// ignoreOwnedAdds is set if an added object that has a controller does not queue it.
+	ignoreOwnedAdds bool
 
 	create func(ctx context.Context, obj workloads.Object) (workloads.Object, error)
 	update func(ctx context.Context, obj workloads.Object) (workloads.Object, error)
@@ -42,7 +47,7 @@ type typedClient[T workloads.Object] interface {
 func newObjectType[T workloads.Object, C typedClient[T]](informer cache.SharedIndexInformer,
 	client func(namespace string) C) *objectType {
 	return &objectType{
-		goType: reflect.TypeFor[T](), informer: informer,
+		goType: reflect.TypeFor[T](), zero: newOf[T](), informer: informer,
 		create: func(ctx context.Context, obj workloads.Object) (workloads.Object, error) {
 			return client(obj.GetNamespace()).Create(ctx, mustBe[T](obj), metav1.CreateOptions{})
 		},
@@ -65,6 +70,21 @@ func newObjectType[T workloads.Object, C typedClient[T]](informer cache.SharedIn
 			return client(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
 	}
+}
+
+// newOf returns a new object of a type, which is a pointer to a struct.
+func newOf[T workloads.Object]() runtime.Object {
+	out, _ := reflect.TypeAssert[runtime.Object](reflect.New(reflect.TypeFor[T]().Elem()))
+	return out
+}
+
+// newRevisionType returns the type of ControllerRevisions. A revision that is created under a controller by others is
+// left alone until something else changes, as by the controllers of Kubernetes. The conformance tests rely on it.
+func newRevisionType(c Config) *objectType {
+	t := newObjectType[*appsv1.ControllerRevision](c.Informers.Apps().V1().ControllerRevisions().Informer(),
+		c.Client.AppsV1().ControllerRevisions)
+	t.ignoreOwnedAdds = true
+	return t
 }
 
 // mustBe returns an object as its type. The reconciler finds the objectType by the type of the object.

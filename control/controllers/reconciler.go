@@ -40,6 +40,29 @@ type workload[O workloads.Object, S any] struct {
 	// updateStatus writes the status of an object.
 	updateStatus func(ctx context.Context, obj O) (O, error)
 	workers      int // number of concurrent syncs, as upstream's default
+	// childDelay, if set, returns how long a change of a child may wait, so that one sync handles several changes.
+	childDelay func(O) time.Duration
+	// measure, if set, updates metrics after each sync.
+	measure func(syncReport[O, S])
+}
+
+// syncReport is what one sync has done.
+type syncReport[O workloads.Object, S any] struct {
+	object O
+	// status is the status that was written. Nil: none.
+	status *S
+	// writes are the executed writes of decisions, with created objects as the API returned them.
+	writes        []workloads.Write
+	failedCreates int
+	// stale is the type of a write that the informers have not observed. The sync was skipped because of it.
+	stale *objectType
+	err   error
+	took  time.Duration
+}
+
+// has reports whether an object was written with the verb.
+func (s *syncReport[O, S]) has(verb workloads.Verb) bool {
+	return slices.ContainsFunc(s.writes, func(w workloads.Write) bool { return w.Verb == verb })
 }
 
 // related is an informer that a kind depends on.
@@ -58,6 +81,7 @@ type reconciler[O workloads.Object, S any] struct {
 func newReconciler[O workloads.Object, S any](c Config, w workload[O, S]) (*controller, error) {
 	r := &reconciler[O, S]{workload: w, executor: executor{
 		kind: w.kind, objects: w.objects, types: map[reflect.Type]*objectType{}, events: c.Events, log: c.Log,
+		slots: make(chan struct{}, maxConcurrentWrites),
 	}}
 	for _, of := range slices.Concat([]*objectType{w.objects}, w.children, w.written) {
 		r.types[of.goType] = of
@@ -71,7 +95,7 @@ func newReconciler[O workloads.Object, S any](c Config, w workload[O, S]) (*cont
 		if err := indexByController(child.informer); err != nil {
 			return nil, err
 		}
-		if err := ctrl.addEventHandler(child.informer, r.childHandler(ctrl)); err != nil {
+		if err := ctrl.addEventHandler(child.informer, r.childHandler(ctrl, child.ignoreOwnedAdds)); err != nil {
 			return nil, err
 		}
 	}
@@ -87,19 +111,24 @@ func newReconciler[O workloads.Object, S any](c Config, w workload[O, S]) (*cont
 }
 
 // childHandler queues the objects that control or controlled a changed child, or that may adopt it.
-func (r *reconciler[O, S]) childHandler(ctrl *controller) cache.ResourceEventHandlerFuncs {
+func (r *reconciler[O, S]) childHandler(ctrl *controller, ignoreOwnedAdds bool) cache.ResourceEventHandlerFuncs {
 	enqueue := func(obj any) {
 		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = tombstone.Obj
 		}
 		if child, ok := obj.(metav1.Object); ok {
 			for _, key := range r.keysOf(child) {
-				ctrl.queue.Add(key)
+				ctrl.queue.AddAfter(key, r.delayOf(key))
 			}
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: enqueue,
+		AddFunc: func(obj any) {
+			if child, ok := obj.(metav1.Object); ignoreOwnedAdds && ok && metav1.GetControllerOfNoCopy(child) != nil {
+				return
+			}
+			enqueue(obj)
+		},
 		UpdateFunc: func(before, after any) {
 			old, ok := before.(metav1.Object)
 			child, childOK := after.(metav1.Object)
@@ -117,6 +146,18 @@ func (r *reconciler[O, S]) childHandler(ctrl *controller) cache.ResourceEventHan
 		},
 		DeleteFunc: enqueue,
 	}
+}
+
+// delayOf returns how long a change of a child of an object may wait.
+func (r *reconciler[O, S]) delayOf(key string) time.Duration {
+	if r.childDelay == nil {
+		return 0
+	}
+	obj, found := r.observe(key)
+	if !found {
+		return 0
+	}
+	return r.childDelay(obj)
 }
 
 // relatedHandler queues the keys of the old and of the new object.
@@ -169,13 +210,31 @@ func (r *reconciler[O, S]) sync(ctx context.Context, key string) (time.Duration,
 		r.expectations.forget(key)
 		return 0, nil
 	}
-	if wait, err := r.expectations.wait(ctx, key, obj.GetUID()); wait > 0 || err != nil {
+	start := time.Now()
+	if wait, stale, err := r.expectations.wait(ctx, key, obj.GetUID()); wait > 0 || err != nil {
+		r.report(syncReport[O, S]{object: obj, stale: stale, err: err, took: time.Since(start)})
 		return wait, err
 	}
 	if obj, found = r.observe(key); !found { // again: it may have been older than an own write
 		return 0, nil
 	}
 	x := r.start(key, obj)
+	again, err := r.reconcile(ctx, x, obj)
+	status, _ := x.status.(*S) // nil if none was written
+	r.report(syncReport[O, S]{object: obj, status: status, writes: x.executed, failedCreates: x.failedCreates, err: err,
+		took: time.Since(start)})
+	return again, err
+}
+
+func (r *reconciler[O, S]) report(s syncReport[O, S]) {
+	if r.measure != nil {
+		r.measure(s)
+	}
+}
+
+// reconcile decides about an object and executes the decision.
+func (r *reconciler[O, S]) reconcile(ctx context.Context, x *execution, obj O) (time.Duration, error) {
+	key := x.key
 	if failed := r.expectations.takeFailure(key); failed != nil {
 		return time.Millisecond, r.writeStatus(ctx, x, obj, r.decide(obj, time.Now(), failed))
 	}
@@ -208,9 +267,11 @@ func (r *reconciler[O, S]) fail(ctx context.Context, x *execution, obj O, err er
 	failed := (*workloads.WriteError)(nil)
 	switch {
 	case !errors.As(err, &failed) || ctx.Err() != nil:
-	case len(r.expectations.unobserved(x.key, obj.GetUID())) > 0:
-		r.expectations.keepFailure(x.key, obj.GetUID(), failed)
 	default:
+		if _, found := r.expectations.unobserved(x.key, obj.GetUID()); found {
+			r.expectations.keepFailure(x.key, obj.GetUID(), failed)
+			break
+		}
 		err = errors.Join(err, r.writeStatus(ctx, x, obj, r.decide(obj, time.Now(), failed)))
 	}
 	return fmt.Errorf("sync %s: %w", r.workload.kind.Kind, err)
@@ -252,5 +313,6 @@ func (r *reconciler[O, S]) writeStatus(ctx context.Context, x *execution, obj O,
 		return fmt.Errorf("update status: %w", err)
 	}
 	x.expect(r.workload.objects, written)
+	x.status = d.Status
 	return nil
 }

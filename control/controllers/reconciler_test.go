@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -310,6 +312,43 @@ func TestReconcilerLimitsBursts(t *testing.T) {
 		waitForSync()
 		if !slices.Equal(decided, []int{0, 500, 1000, 1100}) {
 			t.Errorf("decisions were made with %v pods", decided)
+		}
+	})
+}
+
+// TestExecutorLimitsConcurrentWrites: two executions together have no more writes in flight than one may have.
+func TestExecutorLimitsConcurrentWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, most, total atomic.Int32
+		pods := &objectType{goType: reflect.TypeFor[*corev1.Pod](),
+			create: func(_ context.Context, obj workloads.Object) (workloads.Object, error) {
+				total.Add(1)
+				if n := running.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				time.Sleep(time.Millisecond)
+				running.Add(-1)
+				return obj, nil
+			}}
+		x := &executor{types: map[reflect.Type]*objectType{pods.goType: pods}, log: slog.New(slog.DiscardHandler),
+			slots: make(chan struct{}, maxConcurrentWrites)}
+		var both sync.WaitGroup
+		for _, name := range []string{"a", "b"} {
+			set := newSet(200)
+			set.Name, set.UID = name, types.UID(name)
+			var writes []workloads.Write
+			for range 200 {
+				writes = append(writes, workloads.Write{Verb: workloads.Create, Object: childOf(set)})
+			}
+			both.Go(func() {
+				if err := x.start("default/"+name, set).apply(t.Context(), writes); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		if most.Load() != maxConcurrentWrites || total.Load() != 400 {
+			t.Errorf("%d writes, at most %d at once", total.Load(), most.Load())
 		}
 	})
 }

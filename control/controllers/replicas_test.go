@@ -1,11 +1,11 @@
 package controllers
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,21 +14,41 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 )
 
-// newNamingClient returns a fake client that sets names and UIDs, as an API server does.
+// newNamingClient returns a fake client that sets names, UIDs and resource versions, as an API server does.
 func newNamingClient(objects ...runtime.Object) *fake.Clientset {
 	client := fake.NewClientset(objects...)
-	var last atomic.Int32
+	var last, names atomic.Int32
+	client.PrependReactor("update", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if update, ok := action.(clienttesting.UpdateAction); ok {
+			setVersion(update.GetObject(), last.Add(1))
+		}
+		return false, nil, nil
+	})
+	client.PrependReactor("patch", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		patch, ok := action.(clienttesting.PatchActionImpl)
+		if !ok {
+			return false, nil, nil
+		}
+		// The version is part of the patch: a second write for it would be a second event, and the first one
+		// would have the old version.
+		var err error
+		if patch.Patch, err = withVersion(patch.Patch, last.Add(1)); err != nil {
+			return true, nil, err
+		}
+		return clienttesting.ObjectReaction(client.Tracker())(patch)
+	})
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create, ok := action.(clienttesting.CreateAction)
 		if !ok {
@@ -38,7 +58,8 @@ func newNamingClient(objects ...runtime.Object) *fake.Clientset {
 		if !ok || pod.GenerateName == "" {
 			return false, nil, nil
 		}
-		pod.Name = fmt.Sprintf("%s%d", pod.GenerateName, last.Add(1))
+		pod.Name = fmt.Sprintf("%s%d", pod.GenerateName, names.Add(1))
+		pod.ResourceVersion = strconv.Itoa(int(last.Add(1)))
 		pod.Namespace, pod.UID, pod.CreationTimestamp = action.GetNamespace(), types.UID(pod.Name), metav1.Now()
 		if err := client.Tracker().Create(action.GetResource(), pod, pod.Namespace); err != nil {
 			return true, nil, err //nolint:wrapcheck // the error of an API call
@@ -47,6 +68,25 @@ func newNamingClient(objects ...runtime.Object) *fake.Clientset {
 		return true, stored, err //nolint:wrapcheck // the error of an API call
 	})
 	return client
+}
+
+// withVersion adds a resource version to a merge patch.
+func withVersion(patch []byte, version int32) ([]byte, error) {
+	var fields map[string]any
+	if err := json.Unmarshal(patch, &fields); err != nil {
+		return nil, fmt.Errorf("merge patch: %w", err)
+	}
+	err := unstructured.SetNestedField(fields, strconv.Itoa(int(version)), "metadata", "resourceVersion")
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(fields)
+}
+
+func setVersion(obj runtime.Object, version int32) {
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetResourceVersion(strconv.Itoa(int(version)))
+	}
 }
 
 // waitForSync waits until the caches are synced and the controllers are idle.
@@ -76,7 +116,7 @@ func updateController(t *testing.T, client kubernetes.Interface, f func(rc *core
 		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Wait()
+	waitForSync()
 }
 
 func getController(t *testing.T, client kubernetes.Interface) *corev1.ReplicationController {
@@ -99,7 +139,7 @@ func updatePod(t *testing.T, client kubernetes.Interface, name string, f func(po
 	if _, err := pods.Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Wait()
+	waitForSync()
 }
 
 // TestReplicationControllerManagesPods covers creation, release, adoption, deletion and status.
@@ -274,7 +314,7 @@ func TestReplicasAvailableAfterMinReadySeconds(t *testing.T) {
 			return fmt.Sprint(got.Status.Replicas, got.Status.ReadyReplicas, got.Status.AvailableReplicas,
 				*got.Status.TerminatingReplicas)
 		}
-		time.Sleep(29 * time.Second)
+		time.Sleep(28 * time.Second)
 		if got := now(); got != "1 1 0 0" {
 			t.Errorf("after 29 s: %s", got)
 		}
@@ -285,86 +325,85 @@ func TestReplicasAvailableAfterMinReadySeconds(t *testing.T) {
 	})
 }
 
-// TestDeletionOrder: the first pod of each pair is deleted first.
-func TestDeletionOrder(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	pod := func(node string, f ...func(*corev1.Pod)) *corev1.Pod {
-		return newPod("p", node, append([]func(*corev1.Pod){func(p *corev1.Pod) {
-			setReady(p, now.Add(-time.Hour))
-			p.CreationTimestamp = metav1.NewTime(now.Add(-2 * time.Hour))
-		}}, f...)...)
-	}
-	cost := func(value string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: value} }
-	}
-	restarted := func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{RestartCount: 1}} }
-	rows := map[string][2]*corev1.Pod{
-		"not bound": {pod(""), pod("n", func(p *corev1.Pod) {
-			p.Status = corev1.PodStatus{
-				Phase: corev1.PodPending}
-		})},
-		"not running yet": {pod("n", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }),
-			pod("n", func(p *corev1.Pod) { p.Status.Conditions = nil })},
-		"not ready": {pod("n", func(p *corev1.Pod) {
-			p.Status.Conditions = nil
-		}), pod("n", cost("-5"))},
-		"lower deletion cost": {pod("n", cost("-5")), pod("n", cost("nonsense"))},
-		"with related pods on the node": {pod("full"), pod("n", func(p *corev1.Pod) {
-			setReady(p, now.Add(-time.Second))
-		})},
-		"ready more recently": {pod("n", func(p *corev1.Pod) { setReady(p, now.Add(-time.Minute)) }),
-			pod("n", restarted)},
-		"more restarts": {pod("n", restarted),
-			pod("n", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(now.Add(-time.Second)) })},
-		"created more recently": {pod("n", func(p *corev1.Pod) {
-			p.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
-		}), pod("n")},
-		"similar age, by UID": {
-			pod("n", func(p *corev1.Pod) { p.UID = "a" }),
-			pod("n", func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(now.Add(-121 * time.Minute)) }),
-		},
-	}
-	for name, row := range rows {
-		for _, pods := range [][]*corev1.Pod{{row[0], row[1]}, {row[1], row[0]}} {
-			if got := deletionOrder(pods, map[string]int{"full": 2, "n": 1}, now); got[0] != row[0] {
-				t.Errorf("%s: wrong order", name)
-			}
-		}
-	}
-}
-
-// TestRelatedPodCountsIncludeSiblingSets: sets with the same owner are siblings.
-func TestRelatedPodCountsIncludeSiblingSets(t *testing.T) {
+// TestScaleDownConsidersPodsOfSiblingSets: the pod that shares its node with one of the owner's other set goes first.
+func TestScaleDownConsidersPodsOfSiblingSets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		yes := true
-		set := func(name, up string) *appsv1.ReplicaSet {
-			return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
-				UID: types.UID(name),
-				OwnerReferences: []metav1.OwnerReference{
-					{APIVersion: "apps/v1", Kind: "Deployment", Name: up, UID: types.UID(up), Controller: &yes},
-				}}}
+		set := func(name string, replicas int32) *appsv1.ReplicaSet {
+			app := map[string]string{"app": name}
+			return &appsv1.ReplicaSet{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+					OwnerReferences: []metav1.OwnerReference{
+						{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "web", Controller: &yes},
+					}},
+				Spec: appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: app},
+					Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: app}}},
+			}
 		}
-		pod := func(name, of string) *corev1.Pod {
-			return newPod(name, "n", func(p *corev1.Pod) {
-				p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set(of, ""),
+		current, old := set("new", 1), set("old", 1)
+		pod := func(name, node string, of *appsv1.ReplicaSet) *corev1.Pod {
+			return newPod(name, node, func(p *corev1.Pod) {
+				p.Labels = of.Spec.Selector.MatchLabels
+				p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(of,
 					appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 			})
 		}
-		client := newNamingClient(set("new", "web"), set("old", "web"), set("other", "db"), pod("a", "old"),
-			pod("b", "other"))
-		c := Config{Client: client, Informers: informers.NewSharedInformerFactory(client, 0)}
-		r := &replicaController{Config: c, replicaKind: replicaSetKind(c)}
-		if err := r.indexPods(); err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		c.Informers.Start(ctx.Done())
-		defer c.Informers.Shutdown()
-		defer stop()
-		c.Informers.WaitForCacheSync(ctx.Done())
-		if got := r.relatedPodCounts(set("new", "web"), []*corev1.Pod{pod("c", "new")}); !maps.Equal(got,
-			map[string]int{"n": 2}) {
+		client := newNamingClient(current, old, pod("alone", "a", current), pod("shared", "b", current),
+			pod("other", "b", old))
+		startControllers(t, Config{Client: client}, []string{ReplicaSets})
+		waitForSync()
+		if got := podNames(t, client); !slices.Equal(got, []string{"alone", "other"}) {
 			t.Errorf("got %v", got)
 		}
 	})
+}
+
+// TestManyPodChangesAreOneSync: changes of the pods of a large ReplicationController wait, so that its status is not
+// written for each. The status is right in the end.
+func TestManyPodChangesAreOneSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const replicas = 100
+		client := newNamingClient(newReplicationController(replicas))
+		startControllers(t, Config{Client: client}, []string{ReplicationControllers})
+		waitForSync()
+		writes := atomic.Int32{}
+		client.PrependReactor("update", "replicationcontrollers",
+			func(clienttesting.Action) (bool, runtime.Object, error) {
+				writes.Add(1)
+				return false, nil, nil
+			})
+		pods := client.CoreV1().Pods("default")
+		list, err := pods.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range list.Items {
+			pod := &list.Items[i]
+			pod.Status.Phase = corev1.PodRunning
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			if _, err := pods.Update(t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(podDelay(replicas) / 10)
+		}
+		time.Sleep(podDelay(replicas))
+		synctest.Wait()
+		if ready := getController(t, client).Status.ReadyReplicas; ready != replicas {
+			t.Errorf("%d pods are ready, want %d", ready, replicas)
+		}
+		if n := writes.Load(); n < 5 || n > replicas/5 {
+			t.Errorf("the status was written %d times", n)
+		}
+	})
+}
+
+func TestPodDelay(t *testing.T) {
+	t.Parallel()
+	for pods, want := range map[int32]time.Duration{
+		0: 0, 50: 0, 51: 2550 * time.Microsecond, 1000: 50 * time.Millisecond, 100_000: 250 * time.Millisecond,
+	} {
+		if got := podDelay(pods); got != want {
+			t.Errorf("%d pods: %s, want %s", pods, got, want)
+		}
+	}
 }

@@ -28,7 +28,7 @@ func newStatefulSetController(c Config) ([]*controller, error) {
 		objects: newObjectType[*appsv1.StatefulSet](sets, c.Client.AppsV1().StatefulSets),
 		children: []*objectType{
 			newObjectType[*corev1.Pod](pods, c.Client.CoreV1().Pods),
-			newObjectType[*appsv1.ControllerRevision](revisions, c.Client.AppsV1().ControllerRevisions),
+			newRevisionType(c),
 		},
 		written: []*objectType{
 			newObjectType[*corev1.PersistentVolumeClaim](claims, c.Client.CoreV1().PersistentVolumeClaims),
@@ -51,8 +51,28 @@ func newStatefulSetController(c Config) ([]*controller, error) {
 			return c.Client.AppsV1().StatefulSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
 		},
 		workers: statefulSetWorkers,
+		measure: func(s syncReport[*appsv1.StatefulSet, appsv1.StatefulSetStatus]) {
+			countStale(statefulSetSkips, s.stale)
+			status := &s.object.Status
+			if s.status != nil {
+				status = s.status
+			}
+			measureStatefulSet(s.object, status, statefulset.MaxUnavailable(s.object))
+		},
 	})
-	return []*controller{ctrl}, err
+	if err != nil {
+		return nil, err
+	}
+	return []*controller{ctrl}, ctrl.addEventHandler(sets, cache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(obj any) {
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			if set, ok := obj.(*appsv1.StatefulSet); ok {
+				forgetStatefulSet(set)
+			}
+		},
+	})
 }
 
 // claimsOf returns the claims whose names begin as those of the claim templates of the set.

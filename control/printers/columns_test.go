@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +20,9 @@ import (
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
 func empty(t *testing.T, kind schema.GroupKind) runtime.Object {
+	if kind.Kind == "HorizontalPodAutoscaler" {
+		return &autoscalingv2.HorizontalPodAutoscaler{}
+	}
 	t.Helper()
 	if kind.Group == "events.k8s.io" {
 		return &corev1.Event{}

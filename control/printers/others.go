@@ -7,7 +7,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -21,14 +20,6 @@ var otherKinds = map[schema.GroupKind]Columns{
 	{Group: "coordination.k8s.io", Kind: "Lease"}: columnsOf(func(l *coordinationv1.Lease, now time.Time) []any {
 		return []any{l.Name, valueOr(l.Spec.HolderIdentity, ""), age(l.CreationTimestamp, now)}
 	}, nameColumn, stringColumn("Holder", "Holder of the lease."), ageColumn),
-	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: columnsOf(
-		func(p *networkingv1.NetworkPolicy, now time.Time) []any {
-			return []any{p.Name, formatSelector(&p.Spec.PodSelector), age(p.CreationTimestamp, now)}
-		},
-		nameColumn,
-		stringColumn("Pod-Selector", "Selector of the pods."),
-		ageColumn,
-	),
 	{Group: "storage.k8s.io", Kind: "StorageClass"}: storageClasses,
 	{Group: "storage.k8s.io", Kind: "VolumeAttributesClass"}: columnsOf(
 		func(c *storagev1.VolumeAttributesClass, now time.Time) []any {

@@ -113,6 +113,16 @@ var workloadKinds = map[schema.GroupKind]Columns{
 		imagesColumn,
 		selectorColumn,
 	),
+	{Group: "autoscaling", Kind: "HorizontalPodAutoscaler"}: columnsOf(
+		autoscalerRow,
+		nameColumn,
+		stringColumn("Reference", "Kind and name of the target."),
+		stringColumn("Targets", "Current and target values of the metrics."),
+		stringColumn("MinPods", "Lowest number of pods."),
+		stringColumn("MaxPods", "Highest number of pods."),
+		stringColumn("Replicas", "Number of existing pods."),
+		ageColumn,
+	),
 	{Group: "autoscaling", Kind: "Scale"}: columnsOf(func(s *autoscalingv1.Scale, now time.Time) []any {
 		return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), age(s.CreationTimestamp, now)}
 	}, nameColumn, integerColumn("Desired", "Number of desired pods."),

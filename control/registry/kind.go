@@ -20,8 +20,10 @@ import (
 // The functions receive the Go type of the kind. Default, Prepare and PrepareUpdate may change the
 // object, for updates the new one. The others must not.
 type Kind struct {
-	GroupVersion  schema.GroupVersion // of the API and of the stored objects
-	Resource      string              // plural, lower case
+	GroupVersion schema.GroupVersion // of the API and of the stored objects
+	// OtherVersions are further versions of the API. The scheme converts between them and GroupVersion.
+	OtherVersions []schema.GroupVersion
+	Resource      string // plural, lower case
 	Singular      string
 	ShortNames    []string
 	InAllCategory bool // in "kubectl get all"
@@ -50,6 +52,9 @@ type Kind struct {
 	// PrepareStatus and ValidateStatus apply to the status subresource.
 	PrepareStatus  func(ctx context.Context, obj, old runtime.Object)
 	ValidateStatus func(obj, old runtime.Object) field.ErrorList
+	// StatusSetsFinalizers is true if a write of the status may change finalizers, as upstream allows for
+	// Services: their cloud controllers have no permission for more.
+	StatusSetsFinalizers bool
 	// Warnings returns warnings for the client.
 	Warnings func(obj runtime.Object) []string
 	// StoredOnlyWarning warns that the server does not act on objects of this kind.

@@ -5,12 +5,13 @@ import (
 	"reflect"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"berth/control/printers"
 	"berth/control/validation"
+	"berth/control/validation/deviceselector"
 )
 
 // All returns a new copy of all kinds, ordered by group. The caller may change them before it
@@ -37,7 +38,7 @@ func All() []*Kind {
 func (k *Kind) complete() {
 	kind := schema.GroupKind{Group: k.GroupVersion.Group, Kind: k.Name()}
 	k.Columns = printers.ColumnsFor(kind)
-	r, ok := validation.RulesFor(kind)
+	r, ok := validation.RulesFor(kind, deviceselector.Compile)
 	if !ok {
 		return
 	}
@@ -69,18 +70,16 @@ func Find(table []*Kind, group, resource string) *Kind {
 	return nil
 }
 
-// serviceWarnings warns that the addresses of a Service are not routed on the nodes.
-func serviceWarnings(obj runtime.Object) []string {
-	svc, ok := obj.(*corev1.Service)
-	if !ok || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == corev1.ClusterIPNone {
+// serviceCIDRWarnings warns that only the range of the server's flags is used.
+func serviceCIDRWarnings(obj runtime.Object) []string {
+	if c, ok := obj.(*networkingv1.ServiceCIDR); !ok || c.Name == defaultServiceCIDR {
 		return nil
 	}
-	what := "its cluster IP"
-	if svc.Spec.Type != corev1.ServiceTypeClusterIP {
-		what += " and node ports"
-	}
-	return []string{"the service's endpoints are maintained, but nothing on the nodes routes " + what + " yet"}
+	return []string{"this server allocates the addresses of Services from --service-cluster-ip-range only"}
 }
+
+// defaultServiceCIDR is the ServiceCIDR of the server's flags.
+const defaultServiceCIDR = "kubernetes"
 
 // storedOnlyWarning returns the warning for kinds on which no controller of this server acts.
 func storedOnlyWarning(what string) string {

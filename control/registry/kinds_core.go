@@ -93,12 +93,11 @@ func otherCoreKinds() []*Kind {
 			AllowCreateOnUpdate: true,
 			New:                 func() runtime.Object { return &corev1.Service{} },
 			NewList:             func() runtime.Object { return &corev1.ServiceList{} },
-			Status:              true, Cached: true, Prefix: "services/specs",
+			Status:              true, Cached: true, Prefix: "services/specs", StatusSetsFinalizers: true,
 			FieldNames: []string{"spec.clusterIP", "spec.type"},
 			Fields: fieldsFunc(func(s *corev1.Service) fields.Set {
 				return fields.Set{"spec.clusterIP": s.Spec.ClusterIP, "spec.type": string(s.Spec.Type)}
 			}),
-			Warnings: serviceWarnings,
 		},
 		{
 			GroupVersion: v1, Resource: "endpoints", Singular: "endpoints", ShortNames: []string{"ep"},

@@ -54,16 +54,41 @@ func networkKinds() []*Kind {
 	return []*Kind{
 		{
 			GroupVersion: discoveryv1.SchemeGroupVersion, Resource: "endpointslices", Singular: "endpointslice",
-			Generation: true, GenerationMetadata: metav1.Object.GetLabels,
+			Cached: true, Generation: true, GenerationMetadata: metav1.Object.GetLabels,
 			New:     func() runtime.Object { return &discoveryv1.EndpointSlice{} },
 			NewList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 		},
 		{
 			GroupVersion: networkingv1.SchemeGroupVersion, Resource: "networkpolicies", Singular: "networkpolicy",
-			ShortNames: []string{"netpol"}, Generation: true,
-			New:               func() runtime.Object { return &networkingv1.NetworkPolicy{} },
-			NewList:           func() runtime.Object { return &networkingv1.NetworkPolicyList{} },
-			StoredOnlyWarning: storedOnlyWarning("network policies"),
+			ShortNames: []string{"netpol"}, Cached: true, Generation: true,
+			New:     func() runtime.Object { return &networkingv1.NetworkPolicy{} },
+			NewList: func() runtime.Object { return &networkingv1.NetworkPolicyList{} },
+		},
+		{
+			GroupVersion: networkingv1.SchemeGroupVersion, Resource: "ingresses", Singular: "ingress",
+			ShortNames: []string{"ing"}, Status: true, Generation: true,
+			New:     func() runtime.Object { return &networkingv1.Ingress{} },
+			NewList: func() runtime.Object { return &networkingv1.IngressList{} },
+		},
+		{
+			GroupVersion: networkingv1.SchemeGroupVersion, Resource: "ingressclasses", Singular: "ingressclass",
+			ClusterScoped: true, Generation: true,
+			New:     func() runtime.Object { return &networkingv1.IngressClass{} },
+			NewList: func() runtime.Object { return &networkingv1.IngressClassList{} },
+		},
+		{
+			GroupVersion: networkingv1.SchemeGroupVersion, Resource: "servicecidrs", Singular: "servicecidr",
+			ClusterScoped: true, Status: true,
+			New:      func() runtime.Object { return &networkingv1.ServiceCIDR{} },
+			NewList:  func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
+			Warnings: serviceCIDRWarnings,
+		},
+		{
+			GroupVersion: networkingv1.SchemeGroupVersion, Resource: "ipaddresses", Singular: "ipaddress",
+			ShortNames: []string{"ip"}, ClusterScoped: true,
+			New:               func() runtime.Object { return &networkingv1.IPAddress{} },
+			NewList:           func() runtime.Object { return &networkingv1.IPAddressList{} },
+			StoredOnlyWarning: storedOnlyWarning("IP addresses"),
 		},
 	}
 }

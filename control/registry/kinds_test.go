@@ -12,14 +12,13 @@ import (
 
 // consumers lists the kinds without a warning and what acts on them, or why nothing does.
 var consumers = map[schema.GroupResource]string{
-	{Resource: "namespaces"}:      "namespace controller",
-	{Resource: "pods"}:            "kubelets",
-	{Resource: "nodes"}:           "scheduler",
-	{Resource: "configmaps"}:      "kubelets",
-	{Resource: "secrets"}:         "kubelets",
-	{Resource: "serviceaccounts"}: "authentication",
-	{Resource: "services"}: "endpoints controllers; routing on the " +
-		"nodes, see serviceWarnings",
+	{Resource: "namespaces"}:             "namespace controller",
+	{Resource: "pods"}:                   "kubelets",
+	{Resource: "nodes"}:                  "scheduler",
+	{Resource: "configmaps"}:             "kubelets",
+	{Resource: "secrets"}:                "kubelets",
+	{Resource: "serviceaccounts"}:        "authentication",
+	{Resource: "services"}:               "endpoints controllers; service proxies of the nodes",
 	{Resource: "endpoints"}:              "endpointslice-mirroring controller",
 	{Resource: "limitranges"}:            "admission",
 	{Resource: "resourcequotas"}:         "admission",
@@ -27,13 +26,14 @@ var consumers = map[schema.GroupResource]string{
 	{Resource: "events"}:                 "read by users",
 	{Resource: "podtemplates"}: "read by users: also in Kubernetes no " +
 		"controller acts on them",
-	{Group: "events.k8s.io", Resource: "events"}: "read by users",
-	{Group: "apps", Resource: "deployments"}:     "deployment controller",
-	{Group: "batch", Resource: "jobs"}:           "job controller",
-	{Group: "batch", Resource: "cronjobs"}:       "cronjob controller",
-	{Group: "apps", Resource: "replicasets"}:     "replicaset controller",
-	{Group: "apps", Resource: "statefulsets"}:    "statefulset controller",
-	{Group: "apps", Resource: "daemonsets"}:      "daemonset controller",
+	{Group: "events.k8s.io", Resource: "events"}:                 "read by users",
+	{Group: "apps", Resource: "deployments"}:                     "deployment controller",
+	{Group: "batch", Resource: "jobs"}:                           "job controller",
+	{Group: "batch", Resource: "cronjobs"}:                       "cronjob controller",
+	{Group: "apps", Resource: "replicasets"}:                     "replicaset controller",
+	{Group: "autoscaling", Resource: "horizontalpodautoscalers"}: "horizontal-pod-autoscaler controller",
+	{Group: "apps", Resource: "statefulsets"}:                    "statefulset controller",
+	{Group: "apps", Resource: "daemonsets"}:                      "daemonset controller",
 	{Group: "apps", Resource: "controllerrevisions"}: "history of the controllers " +
 		"that write them",
 	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                "authorization",
@@ -47,6 +47,12 @@ var consumers = map[schema.GroupResource]string{
 	{Group: "node.k8s.io", Resource: "runtimeclasses"}:        "admission and kubelets",
 	{Group: "policy", Resource: "poddisruptionbudgets"}:       "evictions",
 	{Group: "discovery.k8s.io", Resource: "endpointslices"}:   "kube-proxy and other proxies",
+	{Group: "networking.k8s.io", Resource: "ingresses"}: "ingress controllers of users; as in Kubernetes " +
+		"none is part of the server",
+	{Group: "networking.k8s.io", Resource: "networkpolicies"}: "nodes with networkPolicy: on, see " +
+		"networkPolicyWarnings",
+	{Group: "networking.k8s.io", Resource: "ingressclasses"}: "admission, ingress controllers of users",
+	{Group: "networking.k8s.io", Resource: "servicecidrs"}:   "read by users, see serviceCIDRWarnings",
 }
 
 // TestDefaultGarbageCollectionPolicy checks which kinds orphan their dependents by default: the

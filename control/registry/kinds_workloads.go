@@ -4,11 +4,14 @@ import (
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func workloadKinds() []*Kind {
@@ -45,6 +48,7 @@ func workloadKinds() []*Kind {
 			New:           func() runtime.Object { return &appsv1.DaemonSet{} },
 			NewList:       func() runtime.Object { return &appsv1.DaemonSetList{} },
 			Status:        true, Generation: true,
+			Prepare: prepareDaemonSet, PrepareUpdate: prepareDaemonSetUpdate, PrepareStatus: prepareDaemonSetStatus,
 		},
 		{
 			GroupVersion: apps, Resource: "controllerrevisions", Singular: "controllerrevision",
@@ -61,6 +65,15 @@ func workloadKinds() []*Kind {
 			Fields: fieldsFunc(func(j *batchv1.Job) fields.Set {
 				return fields.Set{"status.successful": strconv.Itoa(int(j.Status.Succeeded))}
 			}),
+		},
+		{
+			GroupVersion:  autoscalingv2.SchemeGroupVersion,
+			OtherVersions: []schema.GroupVersion{autoscalingv1.SchemeGroupVersion},
+			Resource:      "horizontalpodautoscalers", Singular: "horizontalpodautoscaler", ShortNames: []string{"hpa"},
+			InAllCategory: true,
+			New:           func() runtime.Object { return &autoscalingv2.HorizontalPodAutoscaler{} },
+			NewList:       func() runtime.Object { return &autoscalingv2.HorizontalPodAutoscalerList{} },
+			Status:        true, Generation: true,
 		},
 		{
 			GroupVersion: batch, Resource: "cronjobs", Singular: "cronjob", ShortNames: []string{"cj"},

@@ -121,9 +121,7 @@ func (s Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if !s.Kind.Status {
 		return nil
 	}
-	return map[fieldpath.APIVersion]*fieldpath.Set{
-		fieldpath.APIVersion(s.Kind.GroupVersion.String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
-	}
+	return s.Kind.inAllVersions(fieldpath.NewSet(fieldpath.MakePathOrDie("status")))
 }
 
 // StatusStrategy is the strategy of the status subresource.
@@ -142,7 +140,9 @@ func (s StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.O
 	}
 	next.SetDeletionTimestamp(nil)
 	next.SetOwnerReferences(last.GetOwnerReferences())
-	next.SetFinalizers(last.GetFinalizers())
+	if !s.Kind.StatusSetsFinalizers {
+		next.SetFinalizers(last.GetFinalizers())
+	}
 	if s.Kind.PrepareStatus != nil {
 		s.Kind.PrepareStatus(ctx, obj, old)
 	}
@@ -163,12 +163,22 @@ func (s StatusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtim
 
 // GetResetFields returns the fields that server-side apply to the status ignores.
 func (s StatusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return map[fieldpath.APIVersion]*fieldpath.Set{
-		fieldpath.APIVersion(s.Kind.GroupVersion.String()): fieldpath.NewSet(
-			fieldpath.MakePathOrDie("spec"),
-			fieldpath.MakePathOrDie("metadata", "deletionTimestamp"),
-			fieldpath.MakePathOrDie("metadata", "ownerReferences"),
-			fieldpath.MakePathOrDie("metadata", "finalizers"),
-		),
+	set := fieldpath.NewSet(
+		fieldpath.MakePathOrDie("spec"),
+		fieldpath.MakePathOrDie("metadata", "deletionTimestamp"),
+		fieldpath.MakePathOrDie("metadata", "ownerReferences"),
+	)
+	if !s.Kind.StatusSetsFinalizers {
+		set.Insert(fieldpath.MakePathOrDie("metadata", "finalizers"))
 	}
+	return s.Kind.inAllVersions(set)
+}
+
+// inAllVersions returns a set of fields for each version of the kind.
+func (k *Kind) inAllVersions(set *fieldpath.Set) map[fieldpath.APIVersion]*fieldpath.Set {
+	out := map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(k.GroupVersion.String()): set}
+	for _, v := range k.OtherVersions {
+		out[fieldpath.APIVersion(v.String())] = set
+	}
+	return out
 }

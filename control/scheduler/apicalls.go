@@ -21,20 +21,24 @@ const (
 	eventPreempted = "Preempted"
 )
 
+const messageGated = "Scheduling is blocked due to non-empty scheduling gates"
+
 // bind creates the binding and posts the result to Run's goroutine.
-func (s *Scheduler) bind(ctx context.Context, pod *corev1.Pod, result placement.Result) {
+func (s *Scheduler) bind(ctx context.Context, pod *corev1.Pod, result placement.Result, this attempt) {
 	err := s.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: result.Node},
 	}, metav1.CreateOptions{})
 	switch {
 	case err == nil:
+		s.observeAttempt(this, resultScheduled)
 		s.Log.Info("pod bound", "pod", pod.Namespace+"/"+pod.Name, "node", result.Node, "feasibleNodes",
 			result.Feasible)
 		s.Events.Eventf(pod, corev1.EventTypeNormal, eventScheduled, "Successfully assigned %s/%s to %s", pod.Namespace,
 			pod.Name, result.Node)
 	case ctx.Err() != nil:
 	default:
+		s.observeAttempt(this, resultError)
 		s.Log.Warn("pod binding failed", "pod", pod.Namespace+"/"+pod.Name, "node", result.Node, "err", err)
 		s.Events.Eventf(pod, corev1.EventTypeWarning, eventFailed, "binding rejected: %v", err)
 	}
@@ -58,7 +62,7 @@ func (s *Scheduler) recordFailure(ctx context.Context, pod *corev1.Pod, nominate
 func (s *Scheduler) recordGated(pod *corev1.Pod) {
 	condition := corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation,
-		Reason: corev1.PodReasonSchedulingGated, Message: "Scheduling is blocked due to non-empty scheduling gates",
+		Reason: corev1.PodReasonSchedulingGated, Message: messageGated,
 	}
 	s.callIfCurrent(s.queue.entries[pod.UID], func(ctx context.Context) {
 		if err := s.patchStatus(ctx, pod, condition, nil); err != nil {
@@ -139,6 +143,16 @@ func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, condition 
 	if len(status) == 0 {
 		return nil
 	}
+	return s.patch(ctx, pod, status)
+}
+
+// clearNomination removes the nominated node from the status of a pod.
+func (s *Scheduler) clearNomination(ctx context.Context, pod *corev1.Pod) error {
+	return s.patch(ctx, pod, map[string]any{"nominatedNodeName": nil})
+}
+
+// patch patches the status of a pod, unless the pod was replaced.
+func (s *Scheduler) patch(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
 		return fmt.Errorf("patch status of pod %s/%s: %w", pod.Namespace, pod.Name, err)

@@ -62,6 +62,33 @@ func TestOutdatedFailureIsNotWritten(t *testing.T) {
 	}
 }
 
+// TestPreemptionClearsNominations: pods of a lower priority lose their nomination for the node of a preemption.
+func TestPreemptionClearsNominations(t *testing.T) {
+	t.Parallel()
+	s, _, unblock := newBlockedScheduler(t)
+	s.nodeUpdated(nil, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status:     corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}},
+	})
+	victim := pod("victim", 1)
+	victim.Spec.NodeName = "n"
+	s.podUpdated(nil, victim)
+	gated := pod("gated", 5)
+	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+	gated.Status.NominatedNodeName = "n"
+	gated.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonSchedulingGated, Message: messageGated}}
+	s.podUpdated(nil, gated)
+	s.podUpdated(nil, pod("preemptor", 10))
+	s.scheduleOne()
+	calls := unblock()
+	slices.Sort(calls)
+	// the nomination, the condition of the victim and its deletion, and the status of the preemptor
+	if want := []string{"delete ", "patch status", "patch status", "patch status"}; !slices.Equal(calls, want) {
+		t.Errorf("got calls %v, want %v", calls, want)
+	}
+}
+
 // newBlockedScheduler returns a scheduler whose API calls wait until unblock is called, which
 // returns the calls made.
 func newBlockedScheduler(t *testing.T) (s *Scheduler, events *record.FakeRecorder, unblock func() []string) {

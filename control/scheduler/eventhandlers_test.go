@@ -92,7 +92,7 @@ func TestRemovedNominationFreesResources(t *testing.T) {
 	}
 	checkReserved := func(when string, want bool) {
 		t.Helper()
-		if got := s.cluster.Schedule(requestingPod("other", "")).Node == ""; got != want {
+		if got := s.cluster.Schedule(requestingPod("other", ""), placement.Related{}).Node == ""; got != want {
 			t.Errorf("%s: resources are reserved: %v", when, got)
 		}
 	}

@@ -30,6 +30,7 @@ const (
 	unschedulable                   // until an event may make it schedulable
 	gated                           // until its scheduling gates are removed
 	assumed                         // being scheduled or bound
+	queueStates                     // number of states
 )
 
 // queuedPod is a pod without a node.
@@ -37,6 +38,7 @@ type queuedPod struct {
 	pod         *corev1.Pod
 	state       queueState
 	addedAt     time.Time // to the queue
+	activeSince time.Time // when it became active for the first time
 	attempts    int
 	lastAttempt time.Time
 	readyAt     time.Time          // in state backoff or unschedulable: when it becomes active
@@ -54,9 +56,32 @@ type queuedPod struct {
 type queue struct {
 	entries map[types.UID]*queuedPod
 	active  activeHeap
+
+	count      [queueStates]int         // pods by state
+	rejections map[placement.Filter]int // pods by the filters that rejected nodes in their last attempt
 }
 
-func newQueue() *queue { return &queue{entries: map[types.UID]*queuedPod{}} }
+func newQueue() *queue {
+	return &queue{entries: map[types.UID]*queuedPod{}, rejections: map[placement.Filter]int{}}
+}
+
+// setState changes the state of a pod.
+func (q *queue) setState(qp *queuedPod, state queueState) {
+	q.count[qp.state]--
+	q.count[state]++
+	qp.state = state
+}
+
+// setRejectedBy changes the filters that rejected a pod. They are kept after a requeue, until the next attempt.
+func (q *queue) setRejectedBy(qp *queuedPod, filters []placement.Filter) {
+	for _, f := range qp.rejectedBy {
+		q.rejections[f]--
+	}
+	for _, f := range filters {
+		q.rejections[f]++
+	}
+	qp.rejectedBy = filters
+}
 
 // update adds or updates a pod. It reports whether a pod with scheduling gates was added.
 func (q *queue) update(pod *corev1.Pod, now time.Time) (newlyGated bool) {
@@ -64,6 +89,7 @@ func (q *queue) update(pod *corev1.Pod, now time.Time) (newlyGated bool) {
 	if !known {
 		qp = &queuedPod{pod: pod, addedAt: now, state: unschedulable, heapIndex: -1}
 		q.entries[pod.UID] = qp
+		q.count[qp.state]++
 	}
 	old := qp.pod
 	qp.pod = pod
@@ -71,9 +97,12 @@ func (q *queue) update(pod *corev1.Pod, now time.Time) (newlyGated bool) {
 	case qp.state == assumed:
 	case len(pod.Spec.SchedulingGates) > 0:
 		q.removeFromActive(qp)
-		qp.state = gated
+		q.setState(qp, gated)
 		return !known
 	case !known || qp.state == gated:
+		if qp.activeSince.IsZero() {
+			qp.activeSince = now
+		}
 		q.activate(qp)
 	case qp.state == active:
 		heap.Fix(&q.active, qp.heapIndex)
@@ -106,6 +135,8 @@ func (q *queue) remove(uid types.UID) {
 	if qp, ok := q.entries[uid]; ok {
 		q.removeFromActive(qp)
 		qp.attempt.Add(1)
+		q.setRejectedBy(qp, nil)
+		q.count[qp.state]--
 		delete(q.entries, uid)
 	}
 }
@@ -120,7 +151,8 @@ func (q *queue) pop(now time.Time) *queuedPod {
 	if !ok {
 		return nil
 	}
-	qp.state = assumed
+	q.setState(qp, assumed)
+	q.setRejectedBy(qp, nil)
 	qp.attempts++
 	qp.attempt.Add(1)
 	qp.lastAttempt = now
@@ -129,7 +161,9 @@ func (q *queue) pop(now time.Time) *queuedPod {
 
 // addUnschedulable moves a pod to the state unschedulable after a failed attempt.
 func (q *queue) addUnschedulable(qp *queuedPod, rejectedBy []placement.Filter, now time.Time) {
-	qp.state, qp.rejectedBy, qp.readyAt = unschedulable, rejectedBy, now.Add(maxUnschedulableDuration)
+	q.setState(qp, unschedulable)
+	q.setRejectedBy(qp, rejectedBy)
+	qp.readyAt = now.Add(maxUnschedulableDuration)
 }
 
 // requeueAfterFailure requeues a pod after a failed binding.
@@ -150,6 +184,9 @@ func (q *queue) requeueUnschedulable(uid types.UID, now time.Time) {
 // requeueRejectedBy requeues the unschedulable pods that one of the filters rejected. Without
 // filters it requeues all.
 func (q *queue) requeueRejectedBy(now time.Time, filters ...placement.Filter) {
+	if q.count[unschedulable] == 0 {
+		return // as in most rollouts, which would otherwise look at all waiting pods for each bound one
+	}
 	for _, qp := range q.entries {
 		if qp.state == unschedulable && (len(filters) == 0 || slices.ContainsFunc(qp.rejectedBy,
 			func(r placement.Filter) bool { return slices.Contains(filters, r) })) {
@@ -161,14 +198,15 @@ func (q *queue) requeueRejectedBy(now time.Time, filters ...placement.Filter) {
 // requeue makes a pod active, after its backoff.
 func (q *queue) requeue(qp *queuedPod, now time.Time) {
 	if until := qp.lastAttempt.Add(backoffDuration(qp.attempts)); now.Before(until) {
-		qp.state, qp.readyAt = backoff, until
+		q.setState(qp, backoff)
+		qp.readyAt = until
 		return
 	}
 	q.activate(qp)
 }
 
 func (q *queue) activate(qp *queuedPod) {
-	qp.state = active
+	q.setState(qp, active)
 	if qp.heapIndex < 0 {
 		heap.Push(&q.active, qp)
 	}
@@ -183,6 +221,9 @@ func (q *queue) removeFromActive(qp *queuedPod) {
 // flush activates the pods whose readyAt has passed. It returns when the next pod becomes active, or
 // the zero time.
 func (q *queue) flush(now time.Time) (next time.Time) {
+	if q.count[backoff]+q.count[unschedulable] == 0 {
+		return next
+	}
 	for _, qp := range q.entries {
 		if qp.state != backoff && qp.state != unschedulable {
 			continue

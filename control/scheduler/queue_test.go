@@ -140,3 +140,36 @@ func TestChangedPodIsRequeued(t *testing.T) {
 		t.Fatal("a new toleration did not requeue the pod")
 	}
 }
+
+// TestQueueCountsPods moves a pod through all states. The counts are those of the metrics.
+func TestQueueCountsPods(t *testing.T) {
+	t.Parallel()
+	q, now := newQueue(), start
+	check := func(when string, want [queueStates]int, rejected int) {
+		t.Helper()
+		if q.count != want || q.rejections[placement.FilterNodePorts] != rejected {
+			t.Errorf("%s: got %v pods by state, want %v; %d rejected, want %d", when, q.count, want,
+				q.rejections[placement.FilterNodePorts], rejected)
+		}
+	}
+	gatedPod := pod("a", 0)
+	gatedPod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+	q.update(gatedPod, now)
+	check("gated", [queueStates]int{gated: 1}, 0)
+	q.update(pod("a", 0), now)
+	check("without gates", [queueStates]int{active: 1}, 0)
+	q.update(pod("a", 0), now)
+	check("updated", [queueStates]int{active: 1}, 0)
+	qp := q.pop(now)
+	check("during an attempt", [queueStates]int{assumed: 1}, 0)
+	q.addUnschedulable(qp, []placement.Filter{placement.FilterNodePorts}, now)
+	check("rejected", [queueStates]int{unschedulable: 1}, 1)
+	q.requeueRejectedBy(now, placement.FilterNodePorts)
+	check("in backoff", [queueStates]int{backoff: 1}, 1)
+	q.flush(now.Add(initialBackoff))
+	check("active again", [queueStates]int{active: 1}, 1)
+	q.pop(now)
+	check("during the next attempt", [queueStates]int{assumed: 1}, 0)
+	q.remove("a")
+	check("removed", [queueStates]int{}, 0)
+}

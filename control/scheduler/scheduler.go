@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"berth/control/scheduler/placement"
+	"berth/podspec"
 )
 
 // DefaultName is the scheduler of pods without a schedulerName.
@@ -22,6 +23,9 @@ const DefaultName = corev1.DefaultSchedulerName
 
 // maxConcurrentCalls limits the concurrent calls to the API server.
 const maxConcurrentCalls = 32
+
+// observeInterval is the time between two updates of gauges while there is always something to do.
+const observeInterval = time.Second
 
 // Config holds the dependencies of a scheduler.
 type Config struct {
@@ -49,6 +53,7 @@ type Scheduler struct {
 
 // New registers handlers with the informers. Scheduling starts with Run.
 func New(config Config) (*Scheduler, error) {
+	registerMetrics()
 	if config.Name == "" {
 		config.Name = DefaultName
 	}
@@ -78,6 +83,9 @@ func New(config Config) (*Scheduler, error) {
 	}
 	budgets := config.Informers.Policy().V1().PodDisruptionBudgets().Informer()
 	s.cachesSynced = append(s.cachesSynced, budgets.HasSynced)
+	for _, informer := range s.siblingInformers() {
+		s.cachesSynced = append(s.cachesSynced, informer.HasSynced)
+	}
 	return s, nil
 }
 
@@ -95,9 +103,16 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer resetState()
 	for {
+		observed := time.Now()
 		for ctx.Err() == nil && (s.inbox.deliver() || s.scheduleOne()) {
+			if time.Since(observed) > observeInterval {
+				s.observeState()
+				observed = time.Now()
+			}
 		}
+		s.observeState()
 		if next := s.queue.flush(time.Now()); !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
@@ -115,18 +130,24 @@ func (s *Scheduler) Run(ctx context.Context) {
 
 // scheduleOne makes one attempt for the next active pod. It reports false if there is none.
 func (s *Scheduler) scheduleOne() bool {
-	qp := s.queue.pop(time.Now())
+	start := time.Now()
+	qp := s.queue.pop(start)
 	if qp == nil {
 		return false
 	}
+	this := attempt{start: start, queued: qp.activeSince, attempts: qp.attempts}
 	volumes, reason := s.volumeAffinities(qp.pod)
 	if reason != "" {
-		s.handleFailure(qp, s.cluster.Unschedulable(reason), nil)
+		s.handleFailure(qp, s.cluster.Unschedulable(reason), placement.Related{})
+		s.observeAttempt(this, resultUnschedulable)
 		return true
 	}
-	result := s.cluster.Schedule(qp.pod, volumes...)
+	with := placement.Related{Volumes: volumes, Siblings: s.siblings(qp.pod)}
+	result := s.cluster.Schedule(qp.pod, with)
+	algorithmDuration.Observe(time.Since(start).Seconds())
 	if result.Node == "" {
-		s.handleFailure(qp, result, volumes)
+		s.handleFailure(qp, result, with)
+		s.observeAttempt(this, resultUnschedulable)
 		return true
 	}
 	assumed := qp.pod.DeepCopy()
@@ -135,23 +156,21 @@ func (s *Scheduler) scheduleOne() bool {
 	s.call(func(ctx context.Context) {
 		qp.callMu.Lock() // after a pending call of an earlier attempt
 		defer qp.callMu.Unlock()
-		s.bind(ctx, assumed, result)
+		s.bind(ctx, assumed, result, this)
 	})
 	return true
 }
 
 // handleFailure tries preemption, records the failure and marks the pod as unschedulable.
-func (s *Scheduler) handleFailure(qp *queuedPod, result placement.Result, volumes []*corev1.NodeSelector) {
-	pod, message := qp.pod, result.Message()
-	nominated := pod.Status.NominatedNodeName
+func (s *Scheduler) handleFailure(qp *queuedPod, result placement.Result, with placement.Related) {
+	pod, message, nominated := qp.pod, result.Message(), ""
 	if result.NodeCount > 0 {
-		p := s.cluster.Preempt(pod, result, s.budgets(), volumes...)
-		switch {
-		case p.Node != "":
-			nominated = p.Node
+		p := s.cluster.Preempt(pod, result, s.budgets(), with)
+		observePreemption(p)
+		nominated = p.Nominated(pod)
+		if p.Node != "" {
+			s.clearNominations(pod, p.Node)
 			s.callIfCurrent(qp, func(ctx context.Context) { s.evictVictims(ctx, pod, p) })
-		case !p.VictimsTerminating:
-			nominated = ""
 		}
 		if p.Message != "" {
 			message += " preemption: " + p.Message
@@ -160,6 +179,22 @@ func (s *Scheduler) handleFailure(qp *queuedPod, result placement.Result, volume
 	s.cluster.Nominate(pod.UID, pod, nominated)
 	s.queue.addUnschedulable(qp, result.RejectedBy(), time.Now())
 	s.callIfCurrent(qp, func(ctx context.Context) { s.recordFailure(ctx, pod, nominated, message) })
+}
+
+// clearNominations removes the nominations of pods of a lower priority than the preemptor for its node: they may not
+// fit there any more. The update of such a pod makes it active.
+func (s *Scheduler) clearNominations(preemptor *corev1.Pod, node string) {
+	for _, pod := range s.cluster.NominatedBelow(podspec.Priority(preemptor), node) {
+		qp, queued := s.queue.entries[pod.UID]
+		if !queued {
+			continue
+		}
+		s.callIfCurrent(qp, func(ctx context.Context) {
+			if err := s.clearNomination(ctx, pod); err != nil {
+				s.Log.Warn("pod status update failed", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+			}
+		})
+	}
 }
 
 // callIfCurrent starts an API call about a pod without a node, to write the failure or to evict

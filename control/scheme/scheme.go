@@ -8,6 +8,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -29,9 +30,12 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	addressesv1 "berth/services/policy/addresses/v1"
 )
 
-// groups lists the API groups in discovery order.
+// groups lists the API groups in discovery order. The first version of a group is the preferred one, and the one in
+// which its objects are stored.
 var groups = []struct {
 	version schema.GroupVersion
 	add     func(*runtime.Scheme) error
@@ -41,6 +45,7 @@ var groups = []struct {
 	{eventsv1.SchemeGroupVersion, eventsv1.AddToScheme},
 	{authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme},
 	{authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme},
+	{autoscalingv2.SchemeGroupVersion, autoscalingv2.AddToScheme},
 	{autoscalingv1.SchemeGroupVersion, autoscalingv1.AddToScheme},
 	{batchv1.SchemeGroupVersion, batchv1.AddToScheme},
 	{certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme},
@@ -54,6 +59,7 @@ var groups = []struct {
 	{schedulingv1.SchemeGroupVersion, schedulingv1.AddToScheme},
 	{storagev1.SchemeGroupVersion, storagev1.AddToScheme},
 	{metricsv1beta1.SchemeGroupVersion, metricsv1beta1.AddToScheme},
+	{addressesv1.GroupVersion, addressesv1.AddToScheme},
 }
 
 // Set is a scheme with its codecs.
@@ -85,10 +91,11 @@ func New() *Set {
 		&metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
 	for _, g := range groups {
 		utilruntime.Must(g.add(s))
-		utilruntime.Must(s.SetVersionPriority(g.version))
+		utilruntime.Must(s.SetVersionPriority(versionsOf(g.version.Group)...))
 		addInternal(s, g.version)
 	}
 	addEvents(s)
+	addAutoscalers(s)
 	addConnectOptions(s)
 
 	codecs := serializer.NewCodecFactory(s)
@@ -107,11 +114,25 @@ func New() *Set {
 	}
 }
 
-// addInternal registers the types of a group under the internal version too.
+// versionsOf returns the versions of a group in the order of preference.
+func versionsOf(group string) (out []schema.GroupVersion) {
+	for _, g := range groups {
+		if g.version.Group == group {
+			out = append(out, g.version)
+		}
+	}
+	return out
+}
+
+// addInternal registers the types of a group under the internal version too. Of a kind with several versions, the type
+// of the preferred one is the internal one.
 func addInternal(s *runtime.Scheme, version schema.GroupVersion) {
 	internal := schema.GroupVersion{Group: version.Group, Version: runtime.APIVersionInternal}
 	for kind, goType := range s.KnownTypes(version) {
 		if strings.HasPrefix(goType.PkgPath(), "k8s.io/apimachinery/") || version.Group == eventsv1.GroupName {
+			continue
+		}
+		if s.Recognizes(internal.WithKind(kind)) {
 			continue
 		}
 		object, err := s.New(version.WithKind(kind))

@@ -63,6 +63,23 @@ func (r Ranges) rangeFor(f corev1.IPFamily) (netip.Prefix, bool) {
 // KubernetesServiceIP returns the address of default/kubernetes: the first of the range.
 func (r Ranges) KubernetesServiceIP() netip.Addr { return r.Addresses[0].Masked().Addr().Next() }
 
+// dnsServiceOffset is the offset of the address of kube-system/kube-dns in a range, as kubeadm
+// chooses it.
+const dnsServiceOffset = 10
+
+// DNSServiceIP returns the address of kube-system/kube-dns: the tenth of the range, or the second of
+// a range that is smaller.
+func (r Ranges) DNSServiceIP() netip.Addr {
+	ip := r.KubernetesServiceIP()
+	if usableAddresses(r.Addresses[0]) <= dnsServiceOffset {
+		return ip.Next()
+	}
+	for range dnsServiceOffset - 1 {
+		ip = ip.Next()
+	}
+	return ip
+}
+
 // usableAddresses returns the number of addresses that can be allocated, limited to about a
 // million. Offset 0 is the network address, the last offset of an IPv4 range the broadcast address.
 func usableAddresses(p netip.Prefix) int64 {

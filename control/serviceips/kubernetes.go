@@ -25,9 +25,8 @@ const (
 	kubernetesName = "kubernetes"
 	// masterLeasePrefix is the etcd key prefix of the servers' leases, as in kube-apiserver.
 	masterLeasePrefix = "/registry/masterleases/"
-	// ReachedAtAnnotation on default/kubernetes means that its cluster IP is not routed. Its value
-	// are the addresses of the servers: ADDRESS:PORT, separated by commas.
-	ReachedAtAnnotation = "berth.dev/reached-at"
+	// formerAnnotation is an annotation of earlier releases on default/kubernetes. It is removed.
+	formerAnnotation = "berth.dev/reached-at"
 
 	leaseTTL            = 15 * time.Second
 	syncPeriod          = 10 * time.Second
@@ -44,9 +43,7 @@ type KubernetesService struct {
 	// Address is where this server is reached. It is not valid if it is reachable from its host
 	// only.
 	Address netip.AddrPort
-	// ServicesRouted is true if cluster IPs are routed on the nodes.
-	ServicesRouted bool
-	Log            *slog.Logger
+	Log     *slog.Logger
 }
 
 // Run syncs until ctx is done, and then removes this server from the endpoints of the other
@@ -169,8 +166,7 @@ func (k *KubernetesService) syncService(ctx context.Context, servers []netip.Add
 		return err
 	}
 	next := have.DeepCopy()
-	delete(next.Annotations, ReachedAtAnnotation)
-	merge(&next.Annotations, want.Annotations)
+	delete(next.Annotations, formerAnnotation)
 	merge(&next.Labels, want.Labels)
 	next.Spec.Ports, next.Spec.Type, next.Spec.Selector = want.Spec.Ports, want.Spec.Type, nil
 	if equality.Semantic.DeepEqual(have, next) {
@@ -196,7 +192,7 @@ func (k *KubernetesService) desiredService(servers []netip.AddrPort) *corev1.Ser
 	} else if len(servers) > 0 {
 		target = int32(servers[0].Port())
 	}
-	svc := &corev1.Service{
+	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: metav1.NamespaceDefault, Name: kubernetesName,
 			Labels: map[string]string{"component": "apiserver", "provider": "kubernetes"},
@@ -209,14 +205,6 @@ func (k *KubernetesService) desiredService(servers []netip.AddrPort) *corev1.Ser
 			},
 		},
 	}
-	if !k.ServicesRouted && len(servers) > 0 {
-		texts := make([]string, len(servers))
-		for i, s := range servers {
-			texts[i] = s.String()
-		}
-		svc.Annotations = map[string]string{ReachedAtAnnotation: strings.Join(texts, ",")}
-	}
-	return svc
 }
 
 func (k *KubernetesService) syncEndpoints(ctx context.Context, servers []netip.AddrPort) error {

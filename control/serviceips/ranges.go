@@ -74,14 +74,32 @@ func hostAddress() netip.Addr {
 			return a.Unmap()
 		}
 	}
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return netip.Addr{}
-	}
-	for _, one := range all {
-		if p, err := netip.ParsePrefix(one.String()); err == nil && p.Addr().IsGlobalUnicast() {
-			return p.Addr()
-		}
+	if all := HostAddresses(); len(all) > 0 {
+		return all[0]
 	}
 	return netip.Addr{}
+}
+
+// HostAddresses returns the global unicast addresses of this host. It leaves out those of the loopback
+// interface, where a node agent may have the address of its DNS server.
+func HostAddresses() (out []netip.Addr) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for i := range interfaces {
+		if interfaces[i].Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		all, err := interfaces[i].Addrs()
+		if err != nil {
+			continue
+		}
+		for _, one := range all {
+			if p, err := netip.ParsePrefix(one.String()); err == nil && p.Addr().IsGlobalUnicast() {
+				out = append(out, p.Addr().Unmap())
+			}
+		}
+	}
+	return out
 }

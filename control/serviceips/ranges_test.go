@@ -70,3 +70,17 @@ func TestAdvertisedEndpoint(t *testing.T) {
 		t.Errorf("all addresses: got %s", all)
 	}
 }
+
+func TestDNSServiceIP(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"10.43.0.0/16": "10.43.0.10", "10.43.0.0/28": "10.43.0.10", "10.43.0.0/29": "10.43.0.2",
+		"10.43.0.0/30":  "10.43.0.2",
+		"fd00:43::/112": "fd00:43::a",
+	} {
+		r := Ranges{Addresses: []netip.Prefix{netip.MustParsePrefix(in)}}
+		if got := r.DNSServiceIP().String(); got != want {
+			t.Errorf("%s: got %s, want %s", in, got, want)
+		}
+	}
+}

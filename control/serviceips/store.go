@@ -39,9 +39,10 @@ func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Stora
 	if err != nil {
 		return nil, nil, err
 	}
-	status := registry.NewStatus(main, o.Place) // created before the hooks are set: it does not allocate
 	s := &Store{Store: main, options: o, claims: claimStore{o.Etcd}}
-	main.BeginCreate, main.BeginUpdate, main.AfterDelete = s.beginCreate, s.beginUpdate, s.afterDelete
+	main.AfterDelete = s.afterDelete            // a write of the status that removes the last finalizer deletes
+	status := registry.NewStatus(main, o.Place) // created before the other hooks are set: it does not allocate
+	main.BeginCreate, main.BeginUpdate = s.beginCreate, s.beginUpdate
 	return main, map[string]rest.Storage{kind.Resource: s, kind.Resource + "/status": status}, nil
 }
 

@@ -12,73 +12,76 @@ import (
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"berth/internal/rules"
 	"berth/podspec"
 )
 
 func core(kind string) schema.GroupKind { return schema.GroupKind{Kind: kind} }
 
-var coreRules = map[schema.GroupKind]Rules{
-	core("Namespace"): definition[*corev1.Namespace]{clusterScoped: true,
-		validateName: validation.ValidateNamespaceName,
-		setDefaults:  labelNamespace, validate: (*validator).namespace,
-		validateStatus: (*validator).namespaceStatus}.rules(),
+var coreRules = map[schema.GroupKind]rules.Rules{
+	core("Namespace"): definition[*corev1.Namespace]{ClusterScoped: true,
+		ValidateName: validation.ValidateNamespaceName,
+		SetDefaults:  labelNamespace, Validate: (*validator).namespace,
+		ValidateStatus: (*validator).namespaceStatus}.Rules(newValidator),
 	core("ConfigMap"): definition[*corev1.ConfigMap]{
-		validate: func(k *validator, c *corev1.ConfigMap) { k.addUnlessMetadata(podspec.ValidateConfigMap(c)) },
-		validateUpdate: func(k *validator, c, old *corev1.ConfigMap) {
+		Validate: func(k *validator, c *corev1.ConfigMap) { k.addUnlessMetadata(podspec.ValidateConfigMap(c)) },
+		ValidateUpdate: func(k *validator, c, old *corev1.ConfigMap) {
 			if k.checkImmutable(c.Immutable, old.Immutable) {
 				k.immutableData("data", c.Data, old.Data)
 				k.immutableData("binaryData", c.BinaryData, old.BinaryData)
 			}
-		}}.rules(),
-	core("Secret"): definition[*corev1.Secret]{setDefaults: podspec.SetSecretDefaults,
-		validate:       func(k *validator, s *corev1.Secret) { k.addUnlessMetadata(podspec.ValidateSecret(s)) },
-		validateUpdate: (*validator).secretChange}.rules(),
-	core("ServiceAccount"): definition[*corev1.ServiceAccount]{}.rules(),
-	core("Event"):          definition[*corev1.Event]{validateName: pathSegment, validate: (*validator).event}.rules(),
-	core("Service"): definition[*corev1.Service]{validateName: validation.NameIsDNS1035Label,
-		setDefaults: defaultService, prepareUpdate: patchAllocatedValues, validate: (*validator).service,
-		validateUpdate: (*validator).serviceChange}.rules(),
+		}}.Rules(newValidator),
+	core("Secret"): definition[*corev1.Secret]{SetDefaults: podspec.SetSecretDefaults,
+		Validate:       func(k *validator, s *corev1.Secret) { k.addUnlessMetadata(podspec.ValidateSecret(s)) },
+		ValidateUpdate: (*validator).secretChange}.Rules(newValidator),
+	core("ServiceAccount"): definition[*corev1.ServiceAccount]{}.Rules(newValidator),
+	core("Event"): definition[*corev1.Event]{
+		ValidateName: pathSegment, Validate: (*validator).event,
+	}.Rules(newValidator),
+	core("Service"): definition[*corev1.Service]{ValidateName: validation.NameIsDNSLabel,
+		SetDefaults: defaultService, PrepareUpdate: patchAllocatedValues, Validate: (*validator).service,
+		ValidateUpdate: (*validator).serviceChange}.Rules(newValidator),
 	core("Endpoints"): definition[*corev1.Endpoints]{ //nolint:staticcheck // served as long as upstream serves it
-		setDefaults: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
+		SetDefaults: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
 			for i := range e.Subsets {
 				for j := range e.Subsets[i].Ports {
-					setIfZero(&e.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
+					rules.SetIfZero(&e.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
 				}
 			}
 		},
-		validate: (*validator).endpoints,
-	}.rules(),
-	core("Node"): definition[*corev1.Node]{clusterScoped: true, setDefaults: func(n *corev1.Node) {
+		Validate: (*validator).endpoints,
+	}.Rules(newValidator),
+	core("Node"): definition[*corev1.Node]{ClusterScoped: true, SetDefaults: func(n *corev1.Node) {
 		if n.Status.Allocatable == nil && n.Status.Capacity != nil {
 			n.Status.Allocatable = n.Status.Capacity.DeepCopy()
 		}
-	}, validate: (*validator).node, validateUpdate: (*validator).nodeChange,
-		validateStatus: func(k *validator, n, _ *corev1.Node) { k.nodeAmounts(n) }}.rules(),
+	}, Validate: (*validator).node, ValidateUpdate: (*validator).nodeChange,
+		ValidateStatus: func(k *validator, n, _ *corev1.Node) { k.nodeAmounts(n) }}.Rules(newValidator),
 	core("LimitRange"): definition[*corev1.LimitRange]{
-		setDefaults: defaultLimits,
-		validate:    (*validator).limitRange,
-	}.rules(),
+		SetDefaults: defaultLimits,
+		Validate:    (*validator).limitRange,
+	}.Rules(newValidator),
 	core("ResourceQuota"): definition[*corev1.ResourceQuota]{
-		validate:       (*validator).quota,
-		validateUpdate: (*validator).quotaChange,
-		validateStatus: (*validator).quotaStatus,
-	}.rules(),
+		Validate:       (*validator).quota,
+		ValidateUpdate: (*validator).quotaChange,
+		ValidateStatus: (*validator).quotaStatus,
+	}.Rules(newValidator),
 	core("PodTemplate"): definition[*corev1.PodTemplate]{
-		setDefaults: func(t *corev1.PodTemplate) { podspec.SetTemplateDefaults(&t.Template) },
-		validate: func(k *validator, t *corev1.PodTemplate) {
-			k.addAll(podspec.ValidateTemplate(&t.Template, field.NewPath("template")))
-		}}.rules(),
+		SetDefaults: func(t *corev1.PodTemplate) { podspec.SetTemplateDefaults(&t.Template) },
+		Validate: func(k *validator, t *corev1.PodTemplate) {
+			k.AddAll(podspec.ValidateTemplate(&t.Template, field.NewPath("template")))
+		}}.Rules(newValidator),
 	core("ReplicationController"): definition[*corev1.ReplicationController]{
-		setDefaults: defaultController,
-		validate:    (*validator).controller,
-	}.rules(),
+		SetDefaults: defaultController,
+		Validate:    (*validator).controller,
+	}.Rules(newValidator),
 }
 
 // addUnlessMetadata adds errors except those about metadata, which are reported already.
 func (k *validator) addUnlessMetadata(errs field.ErrorList) {
 	for _, err := range errs {
 		if !strings.HasPrefix(err.Field, "metadata.") || strings.HasPrefix(err.Field, "metadata.annotations[") {
-			k.add(err)
+			k.Add(err)
 		}
 	}
 }
@@ -96,16 +99,16 @@ func labelNamespace(n *corev1.Namespace) {
 
 func (k *validator) namespace(n *corev1.Namespace) {
 	for i, f := range n.Spec.Finalizers {
-		k.invalidEach(spec.Child("finalizers").Index(i), f, utilvalidation.IsQualifiedName(string(f)))
+		k.InvalidEach(spec.Child("finalizers").Index(i), f, utilvalidation.IsQualifiedName(string(f)))
 	}
 }
 
 func (k *validator) namespaceStatus(n, _ *corev1.Namespace) {
 	at := status.Child("phase")
 	if n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceActive {
-		k.invalid(at, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")
+		k.Invalid(at, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")
 	} else if !n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceTerminating {
-		k.invalid(at, n.Status.Phase, "may only be 'Terminating' if `deletionTimestamp` is not empty")
+		k.Invalid(at, n.Status.Phase, "may only be 'Terminating' if `deletionTimestamp` is not empty")
 	}
 }
 
@@ -116,19 +119,19 @@ func (k *validator) checkImmutable(now, old *bool) bool {
 		return false
 	}
 	if now == nil || !*now {
-		k.forbidden(field.NewPath("immutable"), "field is immutable when `immutable` is set")
+		k.Forbidden(field.NewPath("immutable"), "field is immutable when `immutable` is set")
 	}
 	return true
 }
 
 func (k *validator) immutableData(name string, now, old any) {
 	if !equality.Semantic.DeepEqual(now, old) {
-		k.forbidden(field.NewPath(name), "field is immutable when `immutable` is set")
+		k.Forbidden(field.NewPath(name), "field is immutable when `immutable` is set")
 	}
 }
 
 func (k *validator) secretChange(s, old *corev1.Secret) {
-	k.immutable(field.NewPath("type"), s.Type, old.Type)
+	k.Immutable(field.NewPath("type"), s.Type, old.Type)
 	if k.checkImmutable(s.Immutable, old.Immutable) {
 		k.immutableData("data", s.Data, old.Data)
 	}
@@ -138,7 +141,7 @@ func (k *validator) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // ser
 	for i := range e.Subsets {
 		s, at := &e.Subsets[i], field.NewPath("subsets").Index(i)
 		if len(s.Addresses)+len(s.NotReadyAddresses) == 0 {
-			k.required(at, "must specify `addresses` or `notReadyAddresses`")
+			k.Required(at, "must specify `addresses` or `notReadyAddresses`")
 		}
 		for name, list := range map[string][]corev1.EndpointAddress{"addresses": s.Addresses,
 			"notReadyAddresses": s.NotReadyAddresses} {
@@ -146,10 +149,10 @@ func (k *validator) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // ser
 				path := at.Child(name).Index(j)
 				k.endpointAddress(path.Child("ip"), a.IP)
 				if a.Hostname != "" {
-					k.invalidEach(path.Child("hostname"), a.Hostname, utilvalidation.IsDNS1123Label(a.Hostname))
+					k.InvalidEach(path.Child("hostname"), a.Hostname, utilvalidation.IsDNS1123Label(a.Hostname))
 				}
 				if a.NodeName != nil {
-					k.invalidEach(path.Child("nodeName"), *a.NodeName, utilvalidation.IsDNS1123Subdomain(*a.NodeName))
+					k.InvalidEach(path.Child("nodeName"), *a.NodeName, utilvalidation.IsDNS1123Subdomain(*a.NodeName))
 				}
 			}
 		}
@@ -157,13 +160,14 @@ func (k *validator) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // ser
 			path := at.Child("ports").Index(j)
 			if p.Name == "" {
 				if len(s.Ports) > 1 {
-					k.required(path.Child("name"), "")
+					k.Required(path.Child("name"), "")
 				}
 			} else {
-				k.invalidEach(path.Child("name"), p.Name, utilvalidation.IsDNS1123Label(p.Name))
+				k.InvalidEach(path.Child("name"), p.Name, utilvalidation.IsDNS1123Label(p.Name))
 			}
 			k.port(path.Child("port"), p.Port)
-			oneOf(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+			rules.OneOf(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP,
+				corev1.ProtocolSCTP)
 		}
 	}
 }
@@ -176,9 +180,9 @@ func (k *validator) node(n *corev1.Node) {
 	seen := map[taintKey]bool{}
 	for i, t := range n.Spec.Taints {
 		at := spec.Child("taints").Index(i)
-		k.invalidEach(at.Child("key"), t.Key, utilvalidation.IsQualifiedName(t.Key))
-		k.invalidEach(at.Child("value"), t.Value, utilvalidation.IsValidLabelValue(t.Value))
-		oneOf(
+		k.InvalidEach(at.Child("key"), t.Key, utilvalidation.IsQualifiedName(t.Key))
+		k.InvalidEach(at.Child("value"), t.Value, utilvalidation.IsValidLabelValue(t.Value))
+		rules.OneOf(
 			k,
 			at.Child("effect"),
 			t.Effect,
@@ -189,7 +193,7 @@ func (k *validator) node(n *corev1.Node) {
 		if m := (taintKey{t.Key, t.Effect}); seen[m] {
 			err := field.Duplicate(at, t)
 			err.Detail = "taints must be unique by key and effect pair"
-			k.add(err)
+			k.Add(err)
 		} else {
 			seen[m] = true
 		}
@@ -200,7 +204,7 @@ func (k *validator) node(n *corev1.Node) {
 		k.network(ranges.Index(i), c)
 	}
 	if len(n.Spec.PodCIDRs) > 0 && n.Spec.PodCIDR != "" && n.Spec.PodCIDRs[0] != n.Spec.PodCIDR {
-		k.invalid(ranges.Index(0), n.Spec.PodCIDRs[0], "must match `podCIDR`")
+		k.Invalid(ranges.Index(0), n.Spec.PodCIDRs[0], "must match `podCIDR`")
 	}
 }
 
@@ -210,7 +214,7 @@ func (k *validator) nodeAmounts(n *corev1.Node) {
 	seen := map[corev1.NodeAddress]bool{}
 	for i, a := range n.Status.Addresses {
 		if seen[a] {
-			k.add(field.Duplicate(status.Child("addresses").Index(i), a))
+			k.Add(field.Duplicate(status.Child("addresses").Index(i), a))
 		}
 		seen[a] = true
 	}
@@ -218,10 +222,10 @@ func (k *validator) nodeAmounts(n *corev1.Node) {
 
 func (k *validator) nodeChange(n, old *corev1.Node) {
 	if oldValue := old.Spec.PodCIDRs; len(oldValue) > 0 && !slices.Equal(oldValue, n.Spec.PodCIDRs) {
-		k.forbidden(spec.Child("podCIDRs"), `node updates may not change podCIDR except from "" to valid`)
+		k.Forbidden(spec.Child("podCIDRs"), `node updates may not change podCIDR except from "" to valid`)
 	}
 	if oldValue := old.Spec.ProviderID; oldValue != "" && oldValue != n.Spec.ProviderID {
-		k.forbidden(spec.Child("providerID"), `node updates may not change providerID except from "" to valid`)
+		k.Forbidden(spec.Child("providerID"), `node updates may not change providerID except from "" to valid`)
 	}
 }
 
@@ -260,9 +264,9 @@ func (k *validator) limitRange(l *corev1.LimitRange) {
 	seen := map[corev1.LimitType]bool{}
 	for i := range l.Spec.Limits {
 		item, at := &l.Spec.Limits[i], spec.Child("limits").Index(i)
-		k.name(at.Child("type"), string(item.Type), utilvalidation.IsQualifiedName)
+		k.Name(at.Child("type"), string(item.Type), utilvalidation.IsQualifiedName)
 		if seen[item.Type] {
-			k.add(field.Duplicate(at.Child("type"), item.Type))
+			k.Add(field.Duplicate(at.Child("type"), item.Type))
 		}
 		seen[item.Type] = true
 		for name, list := range map[string]corev1.ResourceList{"max": item.Max, "min": item.Min,
@@ -272,16 +276,16 @@ func (k *validator) limitRange(l *corev1.LimitRange) {
 		}
 		if item.Type == corev1.LimitTypePod {
 			if len(item.Default) > 0 {
-				k.forbidden(at.Child("default"), "may not be specified when `type` is 'Pod'")
+				k.Forbidden(at.Child("default"), "may not be specified when `type` is 'Pod'")
 			}
 			if len(item.DefaultRequest) > 0 {
-				k.forbidden(at.Child("defaultRequest"), "may not be specified when `type` is 'Pod'")
+				k.Forbidden(at.Child("defaultRequest"), "may not be specified when `type` is 'Pod'")
 			}
 		}
 		if item.Type == corev1.LimitTypePersistentVolumeClaim {
 			_, low := item.Min[corev1.ResourceStorage]
 			if _, high := item.Max[corev1.ResourceStorage]; !low && !high {
-				k.required(at.Child("limits"), "either minimum or maximum storage value is required, but neither "+
+				k.Required(at.Child("limits"), "either minimum or maximum storage value is required, but neither "+
 					"was provided")
 			}
 		}
@@ -301,7 +305,7 @@ func (k *validator) order(at *field.Path, item *corev1.LimitRangeItem) {
 			for _, name := range slices.Sorted(maps.Keys(low.list)) {
 				a := low.list[name]
 				if b, ok := high.list[name]; ok && a.Cmp(b) > 0 {
-					k.invalid(
+					k.Invalid(
 						at.Child(low.name).Key(string(name)),
 						a.String(),
 						"%s value %s is greater than %s value %s",
@@ -330,21 +334,21 @@ func (k *validator) quota(q *corev1.ResourceQuota) {
 	}
 	for _, s := range q.Spec.Scopes {
 		if !slices.Contains(known, s) {
-			k.invalid(spec.Child("scopes"), q.Spec.Scopes, "unsupported scope")
+			k.Invalid(spec.Child("scopes"), q.Spec.Scopes, "unsupported scope")
 		}
 		seen[s] = true
 	}
 	if seen[corev1.ResourceQuotaScopeBestEffort] && seen[corev1.ResourceQuotaScopeNotBestEffort] ||
 		seen[corev1.ResourceQuotaScopeTerminating] && seen[corev1.ResourceQuotaScopeNotTerminating] {
-		k.invalid(spec.Child("scopes"), q.Spec.Scopes, "conflicting scopes")
+		k.Invalid(spec.Child("scopes"), q.Spec.Scopes, "conflicting scopes")
 	}
 	if q.Spec.ScopeSelector == nil {
 		return
 	}
 	for i, m := range q.Spec.ScopeSelector.MatchExpressions {
 		at := spec.Child("scopeSelector", "matchExpressions").Index(i)
-		oneOf(k, at.Child("scopeName"), m.ScopeName, known...)
-		oneOf(
+		rules.OneOf(k, at.Child("scopeName"), m.ScopeName, known...)
+		rules.OneOf(
 			k,
 			at.Child("operator"),
 			m.Operator,
@@ -355,10 +359,10 @@ func (k *validator) quota(q *corev1.ResourceQuota) {
 		)
 		listed := m.Operator == corev1.ScopeSelectorOpIn || m.Operator == corev1.ScopeSelectorOpNotIn
 		if listed && len(m.Values) == 0 {
-			k.required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for "+
+			k.Required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for "+
 				"scope selector")
 		} else if !listed && len(m.Values) > 0 {
-			k.invalid(at.Child("values"), m.Values,
+			k.Invalid(at.Child("values"), m.Values,
 				"must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector")
 		}
 	}
@@ -366,7 +370,7 @@ func (k *validator) quota(q *corev1.ResourceQuota) {
 
 func (k *validator) quotaChange(q, old *corev1.ResourceQuota) {
 	if !slices.Equal(slices.Sorted(slices.Values(q.Spec.Scopes)), slices.Sorted(slices.Values(old.Spec.Scopes))) {
-		k.invalid(spec.Child("scopes"), q.Spec.Scopes, "field is immutable")
+		k.Invalid(spec.Child("scopes"), q.Spec.Scopes, "field is immutable")
 	}
 }
 
@@ -376,7 +380,7 @@ func (k *validator) quotaStatus(q, _ *corev1.ResourceQuota) {
 }
 
 func defaultController(r *corev1.ReplicationController) {
-	setIfNil(&r.Spec.Replicas, 1)
+	rules.SetIfNil(&r.Spec.Replicas, 1)
 	t := r.Spec.Template
 	if t == nil {
 		return
@@ -391,25 +395,25 @@ func defaultController(r *corev1.ReplicationController) {
 }
 
 func (k *validator) controller(r *corev1.ReplicationController) {
-	notNegative(k, spec.Child("replicas"), r.Spec.Replicas)
-	notNegative(k, spec.Child("minReadySeconds"), &r.Spec.MinReadySeconds)
+	rules.NotNegative(k, spec.Child("replicas"), r.Spec.Replicas)
+	rules.NotNegative(k, spec.Child("minReadySeconds"), &r.Spec.MinReadySeconds)
 	if len(r.Spec.Selector) == 0 {
-		k.required(spec.Child("selector"), "")
+		k.Required(spec.Child("selector"), "")
 	}
 	t, at := r.Spec.Template, spec.Child("template")
 	if t == nil {
-		k.required(at, "")
+		k.Required(at, "")
 		return
 	}
 	for key, value := range r.Spec.Selector {
 		if t.Labels[key] != value {
-			k.invalid(at.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
+			k.Invalid(at.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
 			break
 		}
 	}
-	k.addAll(podspec.ValidateTemplate(t, at))
+	k.AddAll(podspec.ValidateTemplate(t, at))
 	if p := t.Spec.RestartPolicy; p != corev1.RestartPolicyAlways {
-		k.add(field.NotSupported(at.Child("spec", "restartPolicy"), p,
+		k.Add(field.NotSupported(at.Child("spec", "restartPolicy"), p,
 			[]corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"berth/internal/rules"
 	"berth/podspec"
 )
 
@@ -33,46 +34,53 @@ var taintEffects = []resourcev1.DeviceTaintEffect{
 // deviceRules are the rules of dynamic resource allocation. The spec of a claim is immutable and
 // validated only on creation. Unchanged parts of mutable objects are not validated again where
 // Kubernetes may tighten the rule (CEL, sizes).
-var deviceRules = map[schema.GroupKind]Rules{
-	devices("DeviceClass"): definition[*resourcev1.DeviceClass]{clusterScoped: true,
-		validateCreate: func(k *validator, c *resourcev1.DeviceClass) { k.deviceClass(c, &resourcev1.DeviceClass{}) },
-		validateUpdate: (*validator).deviceClass}.rules(),
-	devices("ResourceClaim"): definition[*resourcev1.ResourceClaim]{
-		setDefaults: defaultDeviceClaim,
-		validateCreate: func(k *validator, c *resourcev1.ResourceClaim) {
-			k.deviceClaim(spec.Child("devices"),
-				&c.Spec.Devices)
-		},
-		validateUpdate: func(k *validator, c, old *resourcev1.ResourceClaim) { k.immutable(spec, c.Spec, old.Spec) },
-		validateStatus: (*validator).claimStatus}.rules(),
-	devices("ResourceClaimTemplate"): definition[*resourcev1.ResourceClaimTemplate]{
-		setDefaults: func(t *resourcev1.ResourceClaimTemplate) { defaultRequests(&t.Spec.Spec.Devices) },
-		validateCreate: func(k *validator, t *resourcev1.ResourceClaimTemplate) {
-			k.templateMetadata(spec.Child("metadata"), &t.Spec.ObjectMeta)
-			k.deviceClaim(spec.Child("spec", "devices"), &t.Spec.Spec.Devices)
-		},
-		validateUpdate: func(k *validator, t, old *resourcev1.ResourceClaimTemplate) {
-			k.immutable(spec, t.Spec,
-				old.Spec)
-		}}.rules(),
-	devices("ResourceSlice"): definition[*resourcev1.ResourceSlice]{clusterScoped: true,
-		validateCreate: func(k *validator, s *resourcev1.ResourceSlice) {
-			k.resourceSlice(s, &resourcev1.ResourceSlice{})
-		},
-		validateUpdate: func(k *validator, s, old *resourcev1.ResourceSlice) {
-			k.immutable(spec.Child("pool", "name"), s.Spec.Pool.Name, old.Spec.Pool.Name)
-			k.immutable(spec.Child("driver"), s.Spec.Driver, old.Spec.Driver)
-			k.immutable(spec.Child("nodeName"), s.Spec.NodeName, old.Spec.NodeName)
-			k.resourceSlice(s, old)
-		}}.rules(),
-	devices("DeviceTaintRule"): definition[*resourcev1.DeviceTaintRule]{clusterScoped: true,
-		validateCreate: func(k *validator, r *resourcev1.DeviceTaintRule) {
-			k.taintRule(r, &resourcev1.DeviceTaintRule{})
-		},
-		validateUpdate: (*validator).taintRule,
-		validateStatus: func(k *validator, r, _ *resourcev1.DeviceTaintRule) {
-			k.conditions(status.Child("conditions"), r.Status.Conditions, resourcev1.DeviceTaintRuleStatusMaxConditions)
-		}}.rules(),
+func deviceRules(compile ExpressionCompiler) map[schema.GroupKind]rules.Rules {
+	return map[schema.GroupKind]rules.Rules{
+		devices("DeviceClass"): definition[*resourcev1.DeviceClass]{ClusterScoped: true,
+			ValidateCreate: func(k *validator, c *resourcev1.DeviceClass) {
+				k.deviceClass(c, &resourcev1.DeviceClass{})
+			},
+			ValidateUpdate: (*validator).deviceClass}.Rules(compiling(compile)),
+		devices("ResourceClaim"): definition[*resourcev1.ResourceClaim]{
+			SetDefaults: defaultDeviceClaim,
+			ValidateCreate: func(k *validator, c *resourcev1.ResourceClaim) {
+				k.deviceClaim(spec.Child("devices"),
+					&c.Spec.Devices)
+			},
+			ValidateUpdate: func(k *validator, c, old *resourcev1.ResourceClaim) {
+				k.Immutable(spec, c.Spec, old.Spec)
+			},
+			ValidateStatus: (*validator).claimStatus}.Rules(compiling(compile)),
+		devices("ResourceClaimTemplate"): definition[*resourcev1.ResourceClaimTemplate]{
+			SetDefaults: func(t *resourcev1.ResourceClaimTemplate) { defaultRequests(&t.Spec.Spec.Devices) },
+			ValidateCreate: func(k *validator, t *resourcev1.ResourceClaimTemplate) {
+				k.templateMetadata(spec.Child("metadata"), &t.Spec.ObjectMeta)
+				k.deviceClaim(spec.Child("spec", "devices"), &t.Spec.Spec.Devices)
+			},
+			ValidateUpdate: func(k *validator, t, old *resourcev1.ResourceClaimTemplate) {
+				k.Immutable(spec, t.Spec,
+					old.Spec)
+			}}.Rules(compiling(compile)),
+		devices("ResourceSlice"): definition[*resourcev1.ResourceSlice]{ClusterScoped: true,
+			ValidateCreate: func(k *validator, s *resourcev1.ResourceSlice) {
+				k.resourceSlice(s, &resourcev1.ResourceSlice{})
+			},
+			ValidateUpdate: func(k *validator, s, old *resourcev1.ResourceSlice) {
+				k.Immutable(spec.Child("pool", "name"), s.Spec.Pool.Name, old.Spec.Pool.Name)
+				k.Immutable(spec.Child("driver"), s.Spec.Driver, old.Spec.Driver)
+				k.Immutable(spec.Child("nodeName"), s.Spec.NodeName, old.Spec.NodeName)
+				k.resourceSlice(s, old)
+			}}.Rules(compiling(compile)),
+		devices("DeviceTaintRule"): definition[*resourcev1.DeviceTaintRule]{ClusterScoped: true,
+			ValidateCreate: func(k *validator, r *resourcev1.DeviceTaintRule) {
+				k.taintRule(r, &resourcev1.DeviceTaintRule{})
+			},
+			ValidateUpdate: (*validator).taintRule,
+			ValidateStatus: func(k *validator, r, _ *resourcev1.DeviceTaintRule) {
+				k.conditions(status.Child("conditions"), r.Status.Conditions,
+					resourcev1.DeviceTaintRuleStatusMaxConditions)
+			}}.Rules(compiling(compile)),
+	}
 }
 
 func (k *validator) deviceClass(c, old *resourcev1.DeviceClass) {
@@ -85,7 +93,7 @@ func (k *validator) deviceClass(c, old *resourcev1.DeviceClass) {
 		}
 	}
 	if n := c.Spec.ExtendedResourceName; n != nil && !podspec.IsExtended(corev1.ResourceName(*n)) {
-		k.invalid(spec.Child("extendedResourceName"), *n, "must be a valid extended resource name")
+		k.Invalid(spec.Child("extendedResourceName"), *n, "must be a valid extended resource name")
 	}
 }
 
@@ -108,10 +116,10 @@ func (k *validator) taintRule(r, old *resourcev1.DeviceTaintRule) {
 
 // deviceTaint validates a taint. was is the previous effect, which may be unknown to this version.
 func (k *validator) deviceTaint(at *field.Path, t *resourcev1.DeviceTaint, oldEffect resourcev1.DeviceTaintEffect) {
-	k.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
-	k.invalidEach(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+	k.AddAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
+	k.InvalidEach(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
 	if t.Effect == "" || t.Effect != oldEffect {
-		oneOf(k, at.Child("effect"), t.Effect, taintEffects...)
+		rules.OneOf(k, at.Child("effect"), t.Effect, taintEffects...)
 	}
 }
 
@@ -122,23 +130,23 @@ func (k *validator) deviceTolerations(at *field.Path, list []resourcev1.DeviceTo
 	for i, t := range list {
 		at := at.Index(i)
 		if t.Key != "" {
-			k.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
+			k.AddAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
 		} else if t.Operator == resourcev1.DeviceTolerationOpEqual {
-			k.invalid(at.Child("operator"), t.Operator,
+			k.Invalid(at.Child("operator"), t.Operator,
 				"operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
 		}
-		oneOf(k, at.Child("operator"), t.Operator, resourcev1.DeviceTolerationOpEqual,
+		rules.OneOf(k, at.Child("operator"), t.Operator, resourcev1.DeviceTolerationOpEqual,
 			resourcev1.DeviceTolerationOpExists)
 		switch t.Operator {
 		case resourcev1.DeviceTolerationOpExists:
 			if t.Value != "" {
-				k.invalid(at.Child("value"), t.Value, "must be empty for operator `Exists`")
+				k.Invalid(at.Child("value"), t.Value, "must be empty for operator `Exists`")
 			}
 		case resourcev1.DeviceTolerationOpEqual:
-			k.invalidEach(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+			k.InvalidEach(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
 		}
 		if t.Effect != "" {
-			oneOf(k, at.Child("effect"), t.Effect, taintEffects...)
+			rules.OneOf(k, at.Child("effect"), t.Effect, taintEffects...)
 		}
 	}
 }
@@ -147,7 +155,7 @@ func (k *validator) deviceTolerations(at *field.Path, list []resourcev1.DeviceTo
 func (k *validator) deviceConfig(at *field.Path, c *resourcev1.DeviceConfiguration, stored bool) {
 	at = at.Child("opaque")
 	if c.Opaque == nil {
-		k.required(at, "")
+		k.Required(at, "")
 		return
 	}
 	k.driver(at.Child("driver"), c.Opaque.Driver)
@@ -161,11 +169,11 @@ func (k *validator) deviceConfig(at *field.Path, c *resourcev1.DeviceConfigurati
 // jsonObject validates an opaque JSON object. A negative length means no limit.
 func (k *validator) jsonObject(at *field.Path, raw runtime.RawExtension, longest int) {
 	if len(raw.Raw) == 0 {
-		k.required(at, "")
+		k.Required(at, "")
 		return
 	}
 	if longest >= 0 && len(raw.Raw) > longest {
-		k.add(field.TooLong(at, "", longest))
+		k.Add(field.TooLong(at, "", longest))
 		return
 	}
 	var v any
@@ -173,34 +181,34 @@ func (k *validator) jsonObject(at *field.Path, raw runtime.RawExtension, longest
 	_, isObject := v.(map[string]any)
 	switch {
 	case err != nil:
-		k.invalid(at, "<value omitted>", "error parsing data as JSON: %v", err)
+		k.Invalid(at, "<value omitted>", "error parsing data as JSON: %v", err)
 	case v == nil:
-		k.required(at, "")
+		k.Required(at, "")
 	case !isObject:
-		k.invalid(at, "<value omitted>", "must be a valid JSON object")
+		k.Invalid(at, "<value omitted>", "must be a valid JSON object")
 	}
 }
 
 // templateMetadata validates the metadata of a template.
 func (k *validator) templateMetadata(at *field.Path, m *metav1.ObjectMeta) {
-	k.addAll(metavalidation.ValidateLabels(m.Labels, at.Child("labels")))
-	k.addAll(apivalidation.ValidateAnnotations(m.Annotations, at.Child("annotations")))
+	k.AddAll(metavalidation.ValidateLabels(m.Labels, at.Child("labels")))
+	k.AddAll(apivalidation.ValidateAnnotations(m.Annotations, at.Child("annotations")))
 	rest := m.DeepCopy()
 	rest.Labels, rest.Annotations = nil, nil
 	for _, name := range podspec.Differences("", metav1.ObjectMeta{}, *rest) {
-		k.forbidden(at.Child(strings.TrimPrefix(name, ".")), "cannot be set for an object that is made from a template")
+		k.Forbidden(at.Child(strings.TrimPrefix(name, ".")), "cannot be set for an object that is made from a template")
 	}
 }
 
 func (k *validator) conditions(at *field.Path, list []metav1.Condition, most int) {
-	k.addAll(metavalidation.ValidateConditions(list, at))
+	k.AddAll(metavalidation.ValidateConditions(list, at))
 	k.atMost(at, len(list), most)
 }
 
 // atMost reports whether a list is within its limit, so that its items can be validated.
 func (k *validator) atMost(at *field.Path, n, most int) bool {
 	if n > most {
-		k.add(field.TooMany(at, n, most))
+		k.Add(field.TooMany(at, n, most))
 	}
 	return n <= most
 }
@@ -210,7 +218,7 @@ func distinct[T any, K comparable](k *validator, at *field.Path, list []T, key f
 	seen := map[K]bool{}
 	for i, item := range list {
 		if one := key(item); seen[one] {
-			k.add(field.Duplicate(at.Index(i), one))
+			k.Add(field.Duplicate(at.Index(i), one))
 		} else {
 			seen[one] = true
 		}
@@ -221,32 +229,32 @@ func identity[T any](v T) T { return v }
 
 // label validates a required DNS label.
 func (k *validator) label(at *field.Path, name string) {
-	k.invalidEach(at, name, validation.IsDNS1123Label(name))
+	k.InvalidEach(at, name, validation.IsDNS1123Label(name))
 }
 
 // driver validates a driver name, which has the syntax of a CSI driver name.
 func (k *validator) driver(at *field.Path, name string) {
 	if len(name) > resourcev1.DriverNameMaxLength {
-		k.add(field.TooLong(at, "", resourcev1.DriverNameMaxLength))
+		k.Add(field.TooLong(at, "", resourcev1.DriverNameMaxLength))
 	}
 	if name == "" {
-		k.required(at, "")
+		k.Required(at, "")
 		return
 	}
-	k.invalidEach(at, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))
+	k.InvalidEach(at, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))
 }
 
 // pool validates a pool name: DNS subdomains separated by slashes.
 func (k *validator) pool(at *field.Path, name string) {
 	if name == "" {
-		k.required(at, "")
+		k.Required(at, "")
 		return
 	}
 	if len(name) > resourcev1.PoolNameMaxLength {
-		k.add(field.TooLong(at, "", resourcev1.PoolNameMaxLength))
+		k.Add(field.TooLong(at, "", resourcev1.PoolNameMaxLength))
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		k.invalidEach(at, part, validation.IsDNS1123Subdomain(part))
+		k.InvalidEach(at, part, validation.IsDNS1123Subdomain(part))
 	}
 }
 
@@ -255,30 +263,30 @@ func (k *validator) qualified(at *field.Path, name string) {
 	domain, id, hasDomain := strings.Cut(name, "/")
 	switch {
 	case strings.Contains(id, "/"):
-		k.invalid(at, name, "must not contain more than one slash")
+		k.Invalid(at, name, "must not contain more than one slash")
 		return
 	case !hasDomain:
 		id = name
 	case domain == "":
-		k.invalid(at, "", "the domain must not be empty")
+		k.Invalid(at, "", "the domain must not be empty")
 	default:
 		k.driver(at, domain)
 	}
 	if hasDomain && id == "" {
-		k.invalid(at, "", "the name must not be empty")
+		k.Invalid(at, "", "the name must not be empty")
 		return
 	}
 	if len(id) > resourcev1.DeviceMaxIDLength {
-		k.add(field.TooLong(at, "", resourcev1.DeviceMaxIDLength))
+		k.Add(field.TooLong(at, "", resourcev1.DeviceMaxIDLength))
 	}
-	k.invalidEach(at, id, content.IsCIdentifier(id))
+	k.InvalidEach(at, id, content.IsCIdentifier(id))
 }
 
 // fullyQualified validates a name with a domain.
 func (k *validator) fullyQualified(at *field.Path, name resourcev1.FullyQualifiedName) {
 	k.qualified(at, string(name))
 	if !strings.Contains(string(name), "/") {
-		k.invalid(at, name, "a fully qualified name must be a domain and a name separated by a slash")
+		k.Invalid(at, name, "a fully qualified name must be a domain and a name separated by a slash")
 	}
 }
 
@@ -290,7 +298,7 @@ func (k *validator) shareID(at *field.Path, id string) {
 	if !slices.EqualFunc(parts, lengths, func(p string, n int) bool {
 		return len(p) == n && strings.IndexFunc(p, func(r rune) bool { return !hex(r) }) < 0
 	}) {
-		k.invalid(
+		k.Invalid(
 			at,
 			id,
 			"uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase "+

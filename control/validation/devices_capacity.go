@@ -16,19 +16,19 @@ func (k *validator) capacity(at *field.Path, c resourcev1.DeviceCapacity, shared
 	switch {
 	case p == nil:
 	case !shared:
-		k.forbidden(at, "allowMultipleAllocations must be true")
+		k.Forbidden(at, "allowMultipleAllocations must be true")
 	case len(p.ValidValues) > 0 && p.ValidRange != nil:
-		k.forbidden(at, `exactly one policy can be specified, cannot specify "validValues" and "validRange" at `+
+		k.Forbidden(at, `exactly one policy can be specified, cannot specify "validValues" and "validRange" at `+
 			`the same time`)
 	case len(p.ValidValues) > 0:
 		if p.Default == nil {
-			k.required(at.Child("default"), "required when validValues is defined")
+			k.Required(at.Child("default"), "required when validValues is defined")
 			return
 		}
 		k.capacityOptions(at.Child("validValues"), p.ValidValues, *p.Default, c.Value)
 	case p.ValidRange != nil:
 		if p.Default == nil {
-			k.required(at.Child("default"), "required when validRange is defined")
+			k.Required(at.Child("default"), "required when validRange is defined")
 			return
 		}
 		k.capacityRange(at.Child("validRange"), p.ValidRange, *p.Default, c.Value)
@@ -46,18 +46,18 @@ func (k *validator) capacityOptions(
 	found := false
 	for i, q := range list {
 		if i > 0 && list[i-1].Cmp(q) > 0 {
-			k.invalid(at.Index(i), q.String(), "values must be sorted in ascending order")
+			k.Invalid(at.Index(i), q.String(), "values must be sorted in ascending order")
 		}
 		if q.Cmp(capacity) > 0 {
-			k.invalid(at.Index(i), q.String(), "option is larger than capacity value: %s", capacity.String())
+			k.Invalid(at.Index(i), q.String(), "option is larger than capacity value: %s", capacity.String())
 		}
 		if i > 0 && list[i-1].Cmp(q) == 0 {
-			k.add(field.Duplicate(at.Index(i), q.String()))
+			k.Add(field.Duplicate(at.Index(i), q.String()))
 		}
 		found = found || q.Cmp(defaultValue) == 0
 	}
 	if !found {
-		k.invalid(at, defaultValue.String(), "default value is not valid according to the requestPolicy")
+		k.Invalid(at, defaultValue.String(), "default value is not valid according to the requestPolicy")
 	}
 }
 
@@ -67,25 +67,25 @@ func (k *validator) capacityRange(
 	defaultValue, capacity resource.Quantity,
 ) {
 	if r.Min == nil {
-		k.required(at.Child("min"), "required when validRange is defined")
+		k.Required(at.Child("min"), "required when validRange is defined")
 		return
 	}
 	k.atLeast(at.Child("min"), r.Min, 0, "must be greater than or equal to 0")
 	if r.Min.Cmp(capacity) > 0 {
-		k.invalid(at.Child("min"), r.Min.String(), "min is larger than capacity value: %s", capacity.String())
+		k.Invalid(at.Child("min"), r.Min.String(), "min is larger than capacity value: %s", capacity.String())
 	}
 	if defaultValue.Cmp(*r.Min) < 0 {
-		k.invalid(at.Child("default"), defaultValue.String(), "default is less than min: %s", r.Min.String())
+		k.Invalid(at.Child("default"), defaultValue.String(), "default is less than min: %s", r.Min.String())
 	}
 	if r.Max != nil {
 		if r.Min.Cmp(*r.Max) > 0 {
-			k.invalid(at.Child("max"), r.Min.String(), "min is larger than max: %s", r.Max.String())
+			k.Invalid(at.Child("max"), r.Min.String(), "min is larger than max: %s", r.Max.String())
 		}
 		if r.Max.Cmp(capacity) > 0 {
-			k.invalid(at.Child("max"), r.Max.String(), "max is larger than capacity value: %s", capacity.String())
+			k.Invalid(at.Child("max"), r.Max.String(), "max is larger than capacity value: %s", capacity.String())
 		}
 		if defaultValue.Cmp(*r.Max) > 0 {
-			k.invalid(at.Child("default"), defaultValue.String(), "default is more than max: %s", r.Max.String())
+			k.Invalid(at.Child("default"), defaultValue.String(), "default is more than max: %s", r.Max.String())
 		}
 	}
 	if r.Step != nil {
@@ -100,12 +100,12 @@ func (k *validator) capacityStep(
 	defaultValue, capacity resource.Quantity,
 ) {
 	if r.Step.Sign() <= 0 {
-		k.invalid(at, r.Step.String(), "must be greater than zero")
+		k.Invalid(at, r.Step.String(), "must be greater than zero")
 		return
 	}
 	next := r.Min.DeepCopy()
 	if next.Add(*r.Step); next.Cmp(capacity) > 0 {
-		k.invalid(at, r.Step.String(), "one step %s is larger than capacity value: %s", next.String(),
+		k.Invalid(at, r.Step.String(), "one step %s is larger than capacity value: %s", next.String(),
 			capacity.String())
 	}
 	ends := []resource.Quantity{defaultValue}
@@ -114,7 +114,7 @@ func (k *validator) capacityStep(
 	}
 	for _, q := range ends {
 		if !isMultipleOfStep(q, *r.Min, *r.Step) {
-			k.invalid(at, q.String(), "value is not a multiple of a given step (%s) from (%s)", r.Step.String(),
+			k.Invalid(at, q.String(), "value is not a multiple of a given step (%s) from (%s)", r.Step.String(),
 				r.Min.String())
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/rules"
 )
 
 func defaultDeviceClaim(c *resourcev1.ResourceClaim) {
@@ -32,15 +34,15 @@ func defaultRequests(c *resourcev1.DeviceClaim) {
 }
 
 func defaultCount(mode *resourcev1.DeviceAllocationMode, count *int64) {
-	setIfZero(mode, resourcev1.DeviceAllocationModeExactCount)
+	rules.SetIfZero(mode, resourcev1.DeviceAllocationModeExactCount)
 	if *mode == resourcev1.DeviceAllocationModeExactCount {
-		setIfZero(count, 1)
+		rules.SetIfZero(count, 1)
 	}
 }
 
 func defaultTolerations(list []resourcev1.DeviceToleration) {
 	for i := range list {
-		setIfZero(&list[i].Operator, resourcev1.DeviceTolerationOpEqual)
+		rules.SetIfZero(&list[i].Operator, resourcev1.DeviceTolerationOpEqual)
 	}
 }
 
@@ -105,7 +107,7 @@ func (k *validator) deviceClaim(at *field.Path, c *resourcev1.DeviceClaim) {
 		distinct(k, at, c.Requests, func(r resourcev1.DeviceRequest) string { return r.Name })
 	}
 	if cost > resourcev1.DeviceClaimDerivedAttributeCELMaxCost {
-		k.forbidden(at, "too complex, total cost of derived attribute CEL expressions in the claim exceeds cost limit")
+		k.Forbidden(at, "too complex, total cost of derived attribute CEL expressions in the claim exceeds cost limit")
 	}
 	if at := at.Child("constraints"); k.atMost(at, len(c.Constraints), resourcev1.DeviceConstraintsMaxSize) {
 		for i := range c.Constraints {
@@ -130,9 +132,9 @@ func (k *validator) deviceRequest(
 	k.label(at.Child("name"), r.Name)
 	switch {
 	case r.Exactly == nil && len(r.FirstAvailable) == 0:
-		k.required(at, one)
+		k.Required(at, one)
 	case r.Exactly != nil && len(r.FirstAvailable) > 0:
-		k.add(field.Invalid(at, nil, one+", but multiple fields are set"))
+		k.Add(field.Invalid(at, nil, one+", but multiple fields are set"))
 	case r.Exactly != nil:
 		e := r.Exactly
 		cost = k.requestFields(
@@ -178,17 +180,17 @@ func (k *validator) deviceRequest(
 }
 
 func (k *validator) requestFields(at *field.Path, a requestFields, used ...map[string]bool) (cost uint64) {
-	k.name(at.Child("deviceClassName"), a.class, validation.IsDNS1123Subdomain)
+	k.Name(at.Child("deviceClassName"), a.class, validation.IsDNS1123Subdomain)
 	k.deviceSelectors(at.Child("selectors"), a.selectors, false)
-	switch oneOf(k, at.Child("allocationMode"), a.mode, resourcev1.DeviceAllocationModeAll,
+	switch rules.OneOf(k, at.Child("allocationMode"), a.mode, resourcev1.DeviceAllocationModeAll,
 		resourcev1.DeviceAllocationModeExactCount); a.mode {
 	case resourcev1.DeviceAllocationModeAll:
 		if a.count != 0 {
-			k.invalid(at.Child("count"), a.count, "must not be specified when allocationMode is '%s'", a.mode)
+			k.Invalid(at.Child("count"), a.count, "must not be specified when allocationMode is '%s'", a.mode)
 		}
 	case resourcev1.DeviceAllocationModeExactCount:
 		if a.count <= 0 {
-			k.invalid(at.Child("count"), a.count, "must be greater than zero")
+			k.Invalid(at.Child("count"), a.count, "must be greater than zero")
 		}
 	}
 	k.deviceTolerations(at.Child("tolerations"), a.tolerations)
@@ -197,7 +199,7 @@ func (k *validator) requestFields(at *field.Path, a requestFields, used ...map[s
 		for name, amount := range a.capacity.Requests {
 			k.qualified(at, string(name))
 			if amount.Sign() < 0 {
-				k.invalid(at.Key(string(name)), amount.String(), "must be greater than or equal to 0")
+				k.Invalid(at.Key(string(name)), amount.String(), "must be greater than or equal to 0")
 			}
 		}
 	}
@@ -216,7 +218,7 @@ func (k *validator) derived(
 	for i, d := range list {
 		at := at.Index(i)
 		if d.Name == "" {
-			k.required(at.Child("name"), "")
+			k.Required(at.Child("name"), "")
 		} else {
 			k.fullyQualified(at.Child("name"), d.Name)
 			known := false
@@ -224,13 +226,13 @@ func (k *validator) derived(
 				known = known || names[string(d.Name)]
 			}
 			if !known {
-				k.invalid(at.Child("name"), d.Name,
+				k.Invalid(at.Child("name"), d.Name,
 					"must be referenced by at least one matchAttribute or distinctAttribute "+
 						"constraint targeting this request")
 			}
 		}
 		if d.Expression == "" {
-			k.required(at.Child("expression"), "")
+			k.Required(at.Child("expression"), "")
 		} else {
 			cost += k.expression(at.Child("expression"), d.Expression, true)
 		}
@@ -250,9 +252,9 @@ func (k *validator) deviceConstraint(at *field.Path, c *resourcev1.DeviceConstra
 	}
 	switch {
 	case c.MatchAttribute == nil && c.DistinctAttribute == nil:
-		k.required(at, one)
+		k.Required(at, one)
 	case c.MatchAttribute != nil && c.DistinctAttribute != nil:
-		k.add(field.Invalid(at, nil, one+", but multiple fields are set"))
+		k.Add(field.Invalid(at, nil, one+", but multiple fields are set"))
 	}
 }
 
@@ -275,7 +277,7 @@ func (k *validator) requestName(at *field.Path, name string, names claimNames) {
 		}
 	}
 	if len(parts) > 2 || !names[name] {
-		k.invalid(
+		k.Invalid(
 			at,
 			name,
 			"must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",

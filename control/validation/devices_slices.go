@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"berth/internal/rules"
 	"berth/podspec"
 )
 
@@ -22,14 +23,14 @@ func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 	at := spec.Child("pool")
 	k.pool(at.Child("name"), s.Spec.Pool.Name)
 	if n := s.Spec.Pool.ResourceSliceCount; n <= 0 {
-		k.invalid(at.Child("resourceSliceCount"), n, "must be greater than zero")
+		k.Invalid(at.Child("resourceSliceCount"), n, "must be greater than zero")
 	}
 	if n := s.Spec.Pool.Generation; n < 0 {
-		k.invalid(at.Child("generation"), n, "must be greater than or equal to zero")
+		k.Invalid(at.Child("generation"), n, "must be greater than or equal to zero")
 	}
 	k.sliceNodes(&s.Spec)
 	if s.Spec.SharedCounters != nil && s.Spec.Devices != nil {
-		k.invalid(spec, "", "only one of `sharedCounters` or `devices` is allowed")
+		k.Invalid(spec, "", "only one of `sharedCounters` or `devices` is allowed")
 	}
 	before := map[string]*resourcev1.Device{}
 	for i := range old.Spec.Devices {
@@ -51,7 +52,7 @@ func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 		resourcev1.ResourceSliceMaxCounterSets,
 	) {
 		for i, c := range s.Spec.SharedCounters {
-			k.name(at.Index(i).Child("name"), c.Name, validation.IsDNS1123Label)
+			k.Name(at.Index(i).Child("name"), c.Name, validation.IsDNS1123Label)
 			k.counters(at.Index(i).Child("counters"), c.Counters, resourcev1.ResourceSliceMaxCountersPerCounterSet)
 		}
 		distinct(k, at, s.Spec.SharedCounters, func(c resourcev1.CounterSet) string { return c.Name })
@@ -89,17 +90,17 @@ type nodeSelection struct {
 func (k *validator) nodeSelection(at *field.Path, w nodeSelection) (fields []string) {
 	if w.name != nil {
 		if *w.name == "" {
-			k.invalid(at.Child("nodeName"), "", "must be either unset or set to a non-empty string")
+			k.Invalid(at.Child("nodeName"), "", "must be either unset or set to a non-empty string")
 		} else {
 			fields = append(fields, "`nodeName`")
-			k.invalidEach(at.Child("nodeName"), *w.name, validation.IsDNS1123Subdomain(*w.name))
+			k.InvalidEach(at.Child("nodeName"), *w.name, validation.IsDNS1123Subdomain(*w.name))
 		}
 	}
 	if w.selector != nil {
 		fields = append(fields, "`nodeSelector`")
-		k.addAll(podspec.ValidateNodeSelector(at.Child("nodeSelector"), w.selector))
+		k.AddAll(podspec.ValidateNodeSelector(at.Child("nodeSelector"), w.selector))
 		if terms := w.selector.NodeSelectorTerms; len(terms) > 1 {
-			k.invalid(at.Child("nodeSelector", "nodeSelectorTerms"), terms, "must have exactly one node selector term")
+			k.Invalid(at.Child("nodeSelector", "nodeSelectorTerms"), terms, "must have exactly one node selector term")
 		}
 	}
 	return append(fields, k.onlyTrue(at, "allNodes", w.all)...)
@@ -110,7 +111,7 @@ func (k *validator) onlyTrue(at *field.Path, name string, value *bool) []string 
 		return nil
 	}
 	if !*value {
-		k.invalid(at.Child(name), false, "must be either unset or set to true")
+		k.Invalid(at.Child(name), false, "must be either unset or set to true")
 		return nil
 	}
 	return []string{"`" + name + "`"}
@@ -122,9 +123,9 @@ func (k *validator) sliceNodes(s *resourcev1.ResourceSliceSpec) {
 	fields = append(fields, k.onlyTrue(spec, "perDeviceNodeSelection", s.PerDeviceNodeSelection)...)
 	switch {
 	case len(fields) == 0:
-		k.required(spec, one)
+		k.Required(spec, one)
 	case len(fields) > 1:
-		k.invalid(spec, "{"+strings.Join(fields, ", ")+"}", "%s", one+", but multiple fields are set")
+		k.Invalid(spec, "{"+strings.Join(fields, ", ")+"}", "%s", one+", but multiple fields are set")
 	}
 }
 
@@ -134,7 +135,7 @@ func (k *validator) deviceNodes(at *field.Path, d *resourcev1.Device, each bool)
 		"`perDeviceNodeSelection` is set to true in the ResourceSlice spec"
 	if !each {
 		if d.NodeName != nil || d.NodeSelector != nil || d.AllNodes != nil {
-			k.add(
+			k.Add(
 				field.Invalid(
 					at,
 					nil,
@@ -148,16 +149,16 @@ func (k *validator) deviceNodes(at *field.Path, d *resourcev1.Device, each bool)
 	}
 	switch fields := k.nodeSelection(at, nodeSelection{d.NodeName, d.NodeSelector, d.AllNodes}); {
 	case len(fields) == 0:
-		k.required(at, one)
+		k.Required(at, one)
 	case len(fields) > 1:
-		k.invalid(at, "{"+strings.Join(fields, ", ")+"}", one)
+		k.Invalid(at, "{"+strings.Join(fields, ", ")+"}", one)
 	}
 }
 
 func (k *validator) device(at *field.Path, d, old *resourcev1.Device, eachNode bool) {
 	k.label(at.Child("name"), d.Name)
 	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
-		k.invalid(
+		k.Invalid(
 			at,
 			n,
 			"the total number of attributes and capacities must not exceed %d",
@@ -170,7 +171,7 @@ func (k *validator) device(at *field.Path, d, old *resourcev1.Device, eachNode b
 		values += k.attribute(at.Child("attributes").Key(string(name)), d.Attributes[name])
 	}
 	if values > resourcev1.ResourceSliceMaxAttributeValuesPerDevice {
-		k.invalid(
+		k.Invalid(
 			at,
 			values,
 			"the total number of attribute values must not exceed %d",
@@ -214,7 +215,7 @@ func (k *validator) attribute(at *field.Path, a resourcev1.DeviceAttribute) (val
 		if set {
 			fields, values = fields+1, values+n
 			if n == 0 {
-				k.invalid(at.Child(name), "[]", "must not be empty if specified")
+				k.Invalid(at.Child(name), "[]", "must not be empty if specified")
 			}
 		}
 	}
@@ -237,27 +238,27 @@ func (k *validator) attribute(at *field.Path, a resourcev1.DeviceAttribute) (val
 		k.version(at.Child("versions").Index(i), v)
 	}
 	if fields != 1 {
-		k.invalid(at, "", "exactly one value must be specified")
+		k.Invalid(at, "", "exactly one value must be specified")
 	}
 	return values
 }
 
 func (k *validator) short(at *field.Path, value string) {
 	if len(value) > resourcev1.DeviceAttributeMaxValueLength {
-		k.add(field.TooLong(at, "", resourcev1.DeviceAttributeMaxValueLength))
+		k.Add(field.TooLong(at, "", resourcev1.DeviceAttributeMaxValueLength))
 	}
 }
 
 func (k *validator) version(at *field.Path, value string) {
 	if _, err := semver.Parse(value); err != nil {
-		k.invalid(at, value, "must be a string compatible with semver.org spec 2.0.0")
+		k.Invalid(at, value, "must be a string compatible with semver.org spec 2.0.0")
 	}
 	k.short(at, value)
 }
 
 func (k *validator) counters(at *field.Path, list map[string]resourcev1.Counter, most int) {
 	if len(list) == 0 {
-		k.required(at, "")
+		k.Required(at, "")
 	}
 	if k.atMost(at, len(list), most) {
 		for _, name := range slices.Sorted(maps.Keys(list)) {
@@ -272,7 +273,7 @@ func (k *validator) consumption(at *field.Path, list []resourcev1.DeviceCounterC
 	}
 	for i, c := range list {
 		at := at.Index(i)
-		k.name(at.Child("counterSet"), c.CounterSet, validation.IsDNS1123Label)
+		k.Name(at.Child("counterSet"), c.CounterSet, validation.IsDNS1123Label)
 		k.counters(at.Child("counters"), c.Counters, resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption)
 		if at := at.Child("compatibilityGroups"); k.atMost(
 			at,
@@ -294,8 +295,8 @@ func (k *validator) partitionType(s *resourcev1.ResourceSliceSpec) {
 		return
 	}
 	name, at := *s.PartitionTypeAttribute, spec.Child("partitionTypeAttribute")
-	before := len(k.errs)
-	if k.fullyQualified(at, name); len(k.errs) > before {
+	before := len(k.Errors())
+	if k.fullyQualified(at, name); len(k.Errors()) > before {
 		return
 	}
 	bare, _ := strings.CutPrefix(string(name), s.Driver+"/")
@@ -311,14 +312,14 @@ func (k *validator) partitionType(s *resourcev1.ResourceSliceSpec) {
 		}
 		path := spec.Child("devices").Index(i).Child("attributes").Key(string(name))
 		if !found {
-			k.required(path, "device consumes counters and `partitionTypeAttribute` names this attribute, so it "+
+			k.Required(path, "device consumes counters and `partitionTypeAttribute` names this attribute, so it "+
 				"must be set")
 		} else if a.StringValue == nil {
-			k.invalid(path, "", "must be a string value because `partitionTypeAttribute` names this attribute")
+			k.Invalid(path, "", "must be a string value because `partitionTypeAttribute` names this attribute")
 		}
 	}
 	if consumers == 0 {
-		k.invalid(at, name, "may only be set on a slice which declares devices that consume counters")
+		k.Invalid(at, name, "may only be set on a slice which declares devices that consume counters")
 	}
 }
 
@@ -326,11 +327,11 @@ func (k *validator) skippedOperations(at *field.Path, list []resourcev1.SkipNode
 	const prepare, unprepare, all = resourcev1.SkipNodeOperationNodePrepareResources,
 		resourcev1.SkipNodeOperationNodeUnprepareResources, resourcev1.SkipNodeOperationAll
 	for i, o := range list {
-		oneOf(k, at.Index(i), o, all, prepare, unprepare)
+		rules.OneOf(k, at.Index(i), o, all, prepare, unprepare)
 	}
 	distinct(k, at, list, identity)
 	if slices.Contains(list, prepare) && !slices.Contains(list, unprepare) && !slices.Contains(list, all) {
-		k.invalid(at, list, "NodePrepareResources cannot be skipped unless NodeUnprepareResources is also skipped")
+		k.Invalid(at, list, "NodePrepareResources cannot be skipped unless NodeUnprepareResources is also skipped")
 	}
 }
 
@@ -345,11 +346,11 @@ func (k *validator) nodeAllocatable(
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 	default:
 		if !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			k.invalid(at, name, "must be a node allocatable resource name")
+			k.Invalid(at, name, "must be a node allocatable resource name")
 		}
 	}
 	if r.Mapping == nil && r.Overhead == nil {
-		k.required(at, "at least one of mapping or overhead must be set")
+		k.Required(at, "at least one of mapping or overhead must be set")
 	}
 	if m := r.Mapping; m != nil {
 		k.nodeMapping(at.Child("mapping"), m, has)
@@ -357,7 +358,7 @@ func (k *validator) nodeAllocatable(
 	if o := r.Overhead; o != nil {
 		at := at.Child("overhead")
 		if o.PerPod == nil && o.PerContainer == nil {
-			k.invalid(at, "", "at least one of perPod or perContainer must be set")
+			k.Invalid(at, "", "at least one of perPod or perContainer must be set")
 		}
 		k.atLeast(at.Child("perPod"), o.PerPod, 0, "must be non-negative")
 		k.atLeast(at.Child("perContainer"), o.PerContainer, 0, "must be non-negative")
@@ -371,21 +372,21 @@ func (k *validator) nodeMapping(
 ) {
 	switch {
 	case m.CapacityKey == nil && m.DeviceMultiplier == nil:
-		k.invalid(at, "", "must specify one of: `capacityKey`, `deviceMultiplier`")
+		k.Invalid(at, "", "must specify one of: `capacityKey`, `deviceMultiplier`")
 	case m.CapacityKey != nil && m.DeviceMultiplier != nil:
-		k.invalid(at, "", "must specify exactly one of: `capacityKey`, `deviceMultiplier`")
+		k.Invalid(at, "", "must specify exactly one of: `capacityKey`, `deviceMultiplier`")
 	}
 	if key := m.CapacityKey; key != nil {
 		if _, ok := has[*key]; *key == "" {
-			k.invalid(at.Child("capacityKey"), "", "capacityKey must not be an empty string")
+			k.Invalid(at.Child("capacityKey"), "", "capacityKey must not be an empty string")
 		} else if !ok {
-			k.add(field.NotFound(at.Child("capacityKey"), *key))
+			k.Add(field.NotFound(at.Child("capacityKey"), *key))
 		}
 		if m.CapacityMultiplier == nil {
-			k.required(at.Child("capacityMultiplier"), "capacityMultiplier is required when capacityKey is set")
+			k.Required(at.Child("capacityMultiplier"), "capacityMultiplier is required when capacityKey is set")
 		}
 	} else if m.CapacityMultiplier != nil {
-		k.required(at.Child("capacityKey"), "capacityKey is required when capacityMultiplier is set")
+		k.Required(at.Child("capacityKey"), "capacityKey is required when capacityMultiplier is set")
 	}
 	k.atLeast(at.Child("capacityMultiplier"), m.CapacityMultiplier, 1, "must be positive")
 	k.atLeast(at.Child("deviceMultiplier"), m.DeviceMultiplier, 1, "must be positive")
@@ -394,6 +395,6 @@ func (k *validator) nodeMapping(
 // atLeast validates the sign of an optional quantity. Sign 0 allows zero.
 func (k *validator) atLeast(at *field.Path, q *resource.Quantity, sign int, detail string) {
 	if q != nil && q.Sign() < sign {
-		k.invalid(at, q.String(), "%s", detail)
+		k.Invalid(at, q.String(), "%s", detail)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"berth/internal/rules"
 	"berth/podspec"
 )
 
@@ -79,14 +80,14 @@ func (k *validator) claimStatus(c, old *resourcev1.ResourceClaim) {
 	for i := range c.Status.Devices {
 		k.deviceStatus(at.Index(i), &c.Status.Devices[i])
 		if id := reportedID(c.Status.Devices[i]); !devices[id] {
-			k.invalid(at.Index(i), id.String(), "must be an allocated device in the claim")
+			k.Invalid(at.Index(i), id.String(), "must be an allocated device in the claim")
 		}
 	}
 	distinct(k, at, c.Status.Devices, reportedID)
 	switch at := status.Child("allocation"); {
 	case c.Status.Allocation == nil:
 	case old.Status.Allocation != nil:
-		k.immutable(at, c.Status.Allocation, old.Status.Allocation)
+		k.Immutable(at, c.Status.Allocation, old.Status.Allocation)
 	default:
 		k.allocation(at, c.Status.Allocation, requestNamesOf(&c.Spec.Devices))
 	}
@@ -98,7 +99,7 @@ func (k *validator) reserved(at *field.Path, c, old *resourcev1.ResourceClaim) {
 		return
 	}
 	if c.Status.Allocation == nil {
-		k.forbidden(at, "may not be specified when `allocated` is not set")
+		k.Forbidden(at, "may not be specified when `allocated` is not set")
 		return
 	}
 	had := map[resourcev1.ResourceClaimConsumerReference]bool{}
@@ -107,7 +108,7 @@ func (k *validator) reserved(at *field.Path, c, old *resourcev1.ResourceClaim) {
 	}
 	for _, r := range c.Status.ReservedFor {
 		if c.DeletionTimestamp != nil && !had[r] {
-			k.forbidden(at, "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set")
+			k.Forbidden(at, "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set")
 			return
 		}
 	}
@@ -117,7 +118,7 @@ func (k *validator) consumer(at *field.Path, r resourcev1.ResourceClaimConsumerR
 	for _, f := range []struct{ name, value string }{{"resource", r.Resource}, {"name", r.Name},
 		{"uid", string(r.UID)}} {
 		if f.value == "" {
-			k.required(at.Child(f.name), "")
+			k.Required(at.Child(f.name), "")
 		}
 	}
 }
@@ -133,7 +134,7 @@ func (k *validator) allocation(at *field.Path, a *resourcev1.AllocationResult, n
 	if at := at.Child("devices", "config"); k.atMost(at, len(a.Devices.Config), 2*resourcev1.DeviceConfigMaxSize) {
 		for i := range a.Devices.Config {
 			c, at := &a.Devices.Config[i], at.Index(i)
-			oneOf(
+			rules.OneOf(
 				k,
 				at.Child("source"),
 				c.Source,
@@ -145,7 +146,7 @@ func (k *validator) allocation(at *field.Path, a *resourcev1.AllocationResult, n
 		}
 	}
 	if a.NodeSelector != nil {
-		k.addAll(podspec.ValidateNodeSelector(at.Child("nodeSelector"), a.NodeSelector))
+		k.AddAll(podspec.ValidateNodeSelector(at.Child("nodeSelector"), a.NodeSelector))
 	}
 }
 
@@ -176,7 +177,7 @@ func (k *validator) bindingConditions(at *field.Path, bindingConditions, failure
 			return
 		}
 		for i, name := range list.names {
-			k.addAll(metavalidation.ValidateLabelName(name, at.Index(i)))
+			k.AddAll(metavalidation.ValidateLabelName(name, at.Index(i)))
 		}
 		distinct(k, at, list.names, identity)
 	}
@@ -186,7 +187,7 @@ func (k *validator) bindingConditions(at *field.Path, bindingConditions, failure
 	}
 	for i, name := range failureConditions {
 		if conditions[name] {
-			k.invalid(
+			k.Invalid(
 				at.Child("bindingFailureConditions").Index(i),
 				name,
 				"bindingFailureConditions must not overlap with bindingConditions",
@@ -194,11 +195,11 @@ func (k *validator) bindingConditions(at *field.Path, bindingConditions, failure
 		}
 	}
 	if len(bindingConditions) == 0 && len(failureConditions) > 0 {
-		k.invalid(at.Child("bindingConditions"), bindingConditions,
+		k.Invalid(at.Child("bindingConditions"), bindingConditions,
 			"bindingConditions are required to use bindingFailureConditions")
 	}
 	if len(failureConditions) == 0 && len(bindingConditions) > 0 {
-		k.invalid(at.Child("bindingFailureConditions"), failureConditions,
+		k.Invalid(at.Child("bindingFailureConditions"), failureConditions,
 			"bindingFailureConditions are required to use bindingConditions")
 	}
 }
@@ -220,14 +221,14 @@ func (k *validator) deviceStatus(at *field.Path, d *resourcev1.AllocatedDeviceSt
 		return
 	}
 	if len(n.InterfaceName) > resourcev1.NetworkDeviceDataInterfaceNameMaxLength {
-		k.add(field.TooLong(at.Child("interfaceName"), "", resourcev1.NetworkDeviceDataInterfaceNameMaxLength))
+		k.Add(field.TooLong(at.Child("interfaceName"), "", resourcev1.NetworkDeviceDataInterfaceNameMaxLength))
 	}
 	if len(n.HardwareAddress) > resourcev1.NetworkDeviceDataHardwareAddressMaxLength {
-		k.add(field.TooLong(at.Child("hardwareAddress"), "", resourcev1.NetworkDeviceDataHardwareAddressMaxLength))
+		k.Add(field.TooLong(at.Child("hardwareAddress"), "", resourcev1.NetworkDeviceDataHardwareAddressMaxLength))
 	}
 	if at := at.Child("ips"); k.atMost(at, len(n.IPs), resourcev1.NetworkDeviceDataMaxIPs) {
 		for i, ip := range n.IPs {
-			k.addAll(validation.IsValidInterfaceAddress(at.Index(i), ip))
+			k.AddAll(validation.IsValidInterfaceAddress(at.Index(i), ip))
 		}
 		distinct(k, at, n.IPs, identity)
 	}

@@ -1,6 +1,6 @@
 // Package validation implements defaulting and validation of all kinds except pods, including which
-// fields are immutable. Pods and pod templates are validated by podspec, which the node agent
-// shares.
+// fields are immutable. Pods and pod templates are validated by podspec, the kinds of the groups apps
+// and batch by workloads/validation. The node agent shares both. The common part is internal/rules.
 //
 // The package is pure: a rule sees the object, and for an update also the old object. CEL
 // expressions of device selectors are compiled by an upstream library, which caches its compiler.

@@ -27,12 +27,12 @@ func (k *validator) event(e *corev1.Event) {
 		agrees = agrees || on != "" || e.Namespace == metav1.NamespaceSystem
 	}
 	if !agrees {
-		k.invalid(field.NewPath("involvedObject", "namespace"), on, "does not match event.namespace")
+		k.Invalid(field.NewPath("involvedObject", "namespace"), on, "does not match event.namespace")
 	}
 	if e.EventTime.IsZero() {
 		return
 	}
-	k.name(field.NewPath("reportingController"), e.ReportingController, validation.IsQualifiedName)
+	k.Name(field.NewPath("reportingController"), e.ReportingController, validation.IsQualifiedName)
 	for _, f := range []struct {
 		name, value string
 		most        int
@@ -43,10 +43,10 @@ func (k *validator) event(e *corev1.Event) {
 	} {
 		at := field.NewPath(f.name)
 		if f.required && f.value == "" {
-			k.required(at, "")
+			k.Required(at, "")
 		}
 		if len(f.value) > f.most {
-			k.invalid(at, "", "can have at most %d characters", f.most)
+			k.Invalid(at, "", "can have at most %d characters", f.most)
 		}
 	}
 }
@@ -54,10 +54,10 @@ func (k *validator) event(e *corev1.Event) {
 // newEvent validates a new event of events.k8s.io: deprecated fields must not be set.
 func (k *validator) newEvent(e *corev1.Event) {
 	if e.EventTime.IsZero() {
-		k.required(field.NewPath("eventTime"), "")
+		k.Required(field.NewPath("eventTime"), "")
 	}
 	if e.Type != corev1.EventTypeNormal && e.Type != corev1.EventTypeWarning {
-		k.invalid(field.NewPath("type"), e.Type, "has invalid value: %s", e.Type)
+		k.Invalid(field.NewPath("type"), e.Type, "has invalid value: %s", e.Type)
 	}
 	for _, f := range []struct {
 		name string
@@ -67,7 +67,7 @@ func (k *validator) newEvent(e *corev1.Event) {
 		{"count", e.Count != 0}, {"source", e.Source != corev1.EventSource{}},
 	} {
 		if f.set {
-			k.invalid(field.NewPath(f.name), "", "needs to be unset")
+			k.Invalid(field.NewPath(f.name), "", "needs to be unset")
 		}
 	}
 	k.series(e)
@@ -78,10 +78,10 @@ func (k *validator) series(e *corev1.Event) {
 		return
 	}
 	if e.Series.Count < 2 {
-		k.invalid(field.NewPath("series.count"), e.Series.Count, "should be at least 2")
+		k.Invalid(field.NewPath("series.count"), e.Series.Count, "should be at least 2")
 	}
 	if e.Series.LastObservedTime.IsZero() {
-		k.required(field.NewPath("series.lastObservedTime"), "")
+		k.Required(field.NewPath("series.lastObservedTime"), "")
 	}
 }
 
@@ -102,10 +102,10 @@ func (k *validator) eventChange(e, old *corev1.Event) {
 		{"reportingController", e.ReportingController, old.ReportingController},
 		{"reportingInstance", e.ReportingInstance, old.ReportingInstance},
 	} {
-		k.immutable(field.NewPath(f.name), f.now, f.was)
+		k.Immutable(field.NewPath(f.name), f.now, f.was)
 	}
 	// Clients encode it with microseconds.
 	if !e.EventTime.Truncate(time.Microsecond).Equal(old.EventTime.Truncate(time.Microsecond)) {
-		k.invalid(field.NewPath("eventTime"), e.EventTime, "field is immutable")
+		k.Invalid(field.NewPath("eventTime"), e.EventTime, "field is immutable")
 	}
 }

@@ -11,7 +11,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"berth/internal/rules"
 	"berth/podspec"
 )
 
@@ -36,106 +36,104 @@ const (
 // systemPriorities are the priority classes that the server creates.
 var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
-var otherRules = map[schema.GroupKind]Rules{
-	{Group: "events.k8s.io", Kind: "Event"}: definition[*corev1.Event]{validate: (*validator).event,
-		validateCreate: (*validator).newEvent, validateUpdate: (*validator).eventChange}.rules(),
+var otherRules = map[schema.GroupKind]rules.Rules{
+	{Group: "events.k8s.io", Kind: "Event"}: definition[*corev1.Event]{Validate: (*validator).event,
+		ValidateCreate: (*validator).newEvent, ValidateUpdate: (*validator).eventChange}.Rules(newValidator),
 	{Group: "coordination.k8s.io", Kind: "Lease"}: definition[*coordinationv1.Lease]{
-		validate: func(k *validator, l *coordinationv1.Lease) {
-			positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
-			notNegative(k, spec.Child("leaseTransitions"), l.Spec.LeaseTransitions)
+		Validate: func(k *validator, l *coordinationv1.Lease) {
+			rules.Positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
+			rules.NotNegative(k, spec.Child("leaseTransitions"), l.Spec.LeaseTransitions)
 		},
-	}.rules(),
-	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: definition[*schedulingv1.PriorityClass]{clusterScoped: true,
-		setDefaults: func(p *schedulingv1.PriorityClass) { setIfNil(&p.PreemptionPolicy, corev1.PreemptLowerPriority) },
-		validate:    (*validator).priorityClass,
-		validateUpdate: func(k *validator, p, old *schedulingv1.PriorityClass) {
+	}.Rules(newValidator),
+	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: definition[*schedulingv1.PriorityClass]{ClusterScoped: true,
+		SetDefaults: func(p *schedulingv1.PriorityClass) {
+			rules.SetIfNil(&p.PreemptionPolicy, corev1.PreemptLowerPriority)
+		},
+		Validate: (*validator).priorityClass,
+		ValidateUpdate: func(k *validator, p, old *schedulingv1.PriorityClass) {
 			if p.Value != old.Value {
-				k.forbidden(field.NewPath("value"), "may not be changed in an update.")
+				k.Forbidden(field.NewPath("value"), "may not be changed in an update.")
 			}
-			k.immutable(field.NewPath("preemptionPolicy"), p.PreemptionPolicy, old.PreemptionPolicy)
-		}}.rules(),
+			k.Immutable(field.NewPath("preemptionPolicy"), p.PreemptionPolicy, old.PreemptionPolicy)
+		}}.Rules(newValidator),
 	{Group: "node.k8s.io", Kind: "RuntimeClass"}: definition[*nodev1.RuntimeClass]{
-		clusterScoped: true,
-		validate:      (*validator).runtimeClass,
-		validateUpdate: func(k *validator, r, old *nodev1.RuntimeClass) {
-			k.immutable(field.NewPath("handler"), r.Handler, old.Handler)
+		ClusterScoped: true,
+		Validate:      (*validator).runtimeClass,
+		ValidateUpdate: func(k *validator, r, old *nodev1.RuntimeClass) {
+			k.Immutable(field.NewPath("handler"), r.Handler, old.Handler)
 		},
-	}.rules(),
+	}.Rules(newValidator),
 	{Group: "policy", Kind: "PodDisruptionBudget"}: definition[*policyv1.PodDisruptionBudget]{
-		validate:       (*validator).budget,
-		validateStatus: (*validator).budgetStatus,
-	}.rules(),
+		Validate:       (*validator).budget,
+		ValidateStatus: (*validator).budgetStatus,
+	}.Rules(newValidator),
 	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: definition[*discoveryv1.EndpointSlice]{
-		setDefaults: defaultSlice,
-		validate:    (*validator).slice,
-		validateUpdate: func(k *validator, s, old *discoveryv1.EndpointSlice) {
-			k.immutable(field.NewPath("addressType"), s.AddressType, old.AddressType)
+		SetDefaults: defaultSlice,
+		Validate:    (*validator).slice,
+		ValidateUpdate: func(k *validator, s, old *discoveryv1.EndpointSlice) {
+			k.Immutable(field.NewPath("addressType"), s.AddressType, old.AddressType)
 		},
-	}.rules(),
-	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: definition[*networkingv1.NetworkPolicy]{
-		setDefaults: defaultPolicy,
-		validate:    (*validator).networkPolicy,
-	}.rules(),
+	}.Rules(newValidator),
 	{Group: "certificates.k8s.io",
 		Kind: "CertificateSigningRequest"}: definition[*certificatesv1.CertificateSigningRequest]{
-		clusterScoped:  true,
-		validateName:   pathSegment,
-		validate:       (*validator).request,
-		prepareUpdate:  func(r, old *certificatesv1.CertificateSigningRequest) { r.Spec = old.Spec },
-		validateStatus: (*validator).requestStatus,
-	}.rules(),
+		ClusterScoped:  true,
+		ValidateName:   pathSegment,
+		Validate:       (*validator).request,
+		PrepareUpdate:  func(r, old *certificatesv1.CertificateSigningRequest) { r.Spec = old.Spec },
+		ValidateStatus: (*validator).requestStatus,
+	}.Rules(newValidator),
 	{Group: "autoscaling", Kind: "Scale"}: definition[*autoscalingv1.Scale]{
-		validate: func(k *validator, s *autoscalingv1.Scale) {
-			notNegative(k, spec.Child("replicas"), &s.Spec.Replicas)
+		Validate: func(k *validator, s *autoscalingv1.Scale) {
+			rules.NotNegative(k, spec.Child("replicas"), &s.Spec.Replicas)
 		},
-	}.rules(),
+	}.Rules(newValidator),
 }
 
 func (k *validator) priorityClass(p *schedulingv1.PriorityClass) {
 	at := metadata.Child("name")
 	if strings.HasPrefix(p.Name, systemPriorityNames) {
 		if value, known := systemPriorities[p.Name]; !known {
-			k.forbidden(
+			k.Forbidden(
 				at,
 				"priority class names with 'system-' prefix are reserved for system use only. error: "+
 					p.Name+" is not a known system priority class",
 			)
 		} else if value != p.Value || p.GlobalDefault {
-			k.forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. "+
+			k.Forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. "+
 				"error: value "+
 				"and globalDefault of "+p.Name+" are fixed")
 		}
 	} else if p.Value > maxUserPriority {
-		k.forbidden(field.NewPath("value"), "maximum allowed value of a user defined priority is 1000000000")
+		k.Forbidden(field.NewPath("value"), "maximum allowed value of a user defined priority is 1000000000")
 	}
-	oneOfIfSet(k, field.NewPath("preemptionPolicy"), p.PreemptionPolicy, corev1.PreemptLowerPriority,
+	rules.OneOfIfSet(k, field.NewPath("preemptionPolicy"), p.PreemptionPolicy, corev1.PreemptLowerPriority,
 		corev1.PreemptNever)
 }
 
 func (k *validator) runtimeClass(r *nodev1.RuntimeClass) {
-	k.invalidEach(field.NewPath("handler"), r.Handler, validation.IsDNS1123Label(r.Handler))
+	k.InvalidEach(field.NewPath("handler"), r.Handler, validation.IsDNS1123Label(r.Handler))
 	if r.Overhead != nil {
 		k.quantities(field.NewPath("overhead", "podFixed"), r.Overhead.PodFixed)
 	}
 	if r.Scheduling != nil {
 		at := field.NewPath("scheduling")
-		k.addAll(metavalidation.ValidateLabels(r.Scheduling.NodeSelector, at.Child("nodeSelector")))
-		k.addAll(podspec.ValidateTolerations(r.Scheduling.Tolerations, at.Child("tolerations")))
+		k.AddAll(metavalidation.ValidateLabels(r.Scheduling.NodeSelector, at.Child("nodeSelector")))
+		k.AddAll(podspec.ValidateTolerations(r.Scheduling.Tolerations, at.Child("tolerations")))
 	}
 }
 
 func (k *validator) budget(p *policyv1.PodDisruptionBudget) {
 	if p.Spec.MinAvailable != nil && p.Spec.MaxUnavailable != nil {
-		k.invalid(spec, field.OmitValueType{}, "minAvailable and maxUnavailable cannot be both set")
+		k.Invalid(spec, field.OmitValueType{}, "minAvailable and maxUnavailable cannot be both set")
 	}
-	k.podsOrPercent(spec.Child("minAvailable"), p.Spec.MinAvailable)
-	k.atMost100Percent(spec.Child("minAvailable"), p.Spec.MinAvailable)
-	k.podsOrPercent(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
-	k.atMost100Percent(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
+	k.PodsOrPercent(spec.Child("minAvailable"), p.Spec.MinAvailable)
+	k.AtMost100Percent(spec.Child("minAvailable"), p.Spec.MinAvailable)
+	k.PodsOrPercent(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
+	k.AtMost100Percent(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
 	if p.Spec.Selector != nil {
-		k.selector(spec.Child("selector"), p.Spec.Selector)
+		k.Selector(spec.Child("selector"), p.Spec.Selector)
 	}
-	oneOfIfSet(
+	rules.OneOfIfSet(
 		k,
 		spec.Child("unhealthyPodEvictionPolicy"),
 		p.Spec.UnhealthyPodEvictionPolicy,
@@ -145,20 +143,20 @@ func (k *validator) budget(p *policyv1.PodDisruptionBudget) {
 }
 
 func (k *validator) budgetStatus(p, _ *policyv1.PodDisruptionBudget) {
-	k.counts(map[string]int32{"disruptionsAllowed": p.Status.DisruptionsAllowed,
+	k.Counts(map[string]int32{"disruptionsAllowed": p.Status.DisruptionsAllowed,
 		"currentHealthy": p.Status.CurrentHealthy,
 		"desiredHealthy": p.Status.DesiredHealthy, "expectedPods": p.Status.ExpectedPods})
 }
 
 func defaultSlice(s *discoveryv1.EndpointSlice) {
 	for i := range s.Ports {
-		setIfNil(&s.Ports[i].Name, "")
-		setIfNil(&s.Ports[i].Protocol, corev1.ProtocolTCP)
+		rules.SetIfNil(&s.Ports[i].Name, "")
+		rules.SetIfNil(&s.Ports[i].Protocol, corev1.ProtocolTCP)
 	}
 }
 
 func (k *validator) slice(s *discoveryv1.EndpointSlice) {
-	oneOf(
+	rules.OneOf(
 		k,
 		field.NewPath("addressType"),
 		s.AddressType,
@@ -168,31 +166,31 @@ func (k *validator) slice(s *discoveryv1.EndpointSlice) {
 	)
 	all := field.NewPath("endpoints")
 	if n := len(s.Endpoints); n > maxEndpoints {
-		k.add(field.TooMany(all, n, maxEndpoints))
+		k.Add(field.TooMany(all, n, maxEndpoints))
 	}
 	for i := range s.Endpoints {
 		e, at := &s.Endpoints[i], all.Index(i)
 		addresses := at.Child("addresses")
 		if n := len(e.Addresses); n == 0 {
-			k.required(addresses, "must contain at least 1 address")
+			k.Required(addresses, "must contain at least 1 address")
 		} else if n > maxAddresses {
-			k.add(field.TooMany(addresses, n, maxAddresses))
+			k.Add(field.TooMany(addresses, n, maxAddresses))
 		}
 		for j, a := range e.Addresses {
 			if s.AddressType == discoveryv1.AddressTypeFQDN {
-				k.addAll(validation.IsFullyQualifiedDomainName(addresses.Index(j), a))
+				k.AddAll(validation.IsFullyQualifiedDomainName(addresses.Index(j), a))
 				continue
 			}
 			k.endpointAddress(addresses.Index(j), a)
 			if strings.Contains(a, ":") != (s.AddressType == discoveryv1.AddressTypeIPv6) {
-				k.invalid(addresses.Index(j), a, "must be an %s address", s.AddressType)
+				k.Invalid(addresses.Index(j), a, "must be an %s address", s.AddressType)
 			}
 		}
 		if e.NodeName != nil {
-			k.invalidEach(at.Child("nodeName"), *e.NodeName, validation.IsDNS1123Subdomain(*e.NodeName))
+			k.InvalidEach(at.Child("nodeName"), *e.NodeName, validation.IsDNS1123Subdomain(*e.NodeName))
 		}
 		if e.Hostname != nil {
-			k.invalidEach(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))
+			k.InvalidEach(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))
 		}
 	}
 	k.slicePorts(field.NewPath("ports"), s.Ports)
@@ -200,7 +198,7 @@ func (k *validator) slice(s *discoveryv1.EndpointSlice) {
 
 func (k *validator) slicePorts(all *field.Path, ports []discoveryv1.EndpointPort) {
 	if n := len(ports); n > maxSlicePorts {
-		k.add(field.TooMany(all, n, maxSlicePorts))
+		k.Add(field.TooMany(all, n, maxSlicePorts))
 	}
 	names := map[string]bool{}
 	for i, p := range ports {
@@ -209,88 +207,20 @@ func (k *validator) slicePorts(all *field.Path, ports []discoveryv1.EndpointPort
 			name = *p.Name
 		}
 		if name != "" {
-			k.invalidEach(at.Child("name"), name, validation.IsDNS1123Label(name))
+			k.InvalidEach(at.Child("name"), name, validation.IsDNS1123Label(name))
 		}
 		if names[name] {
-			k.add(field.Duplicate(at.Child("name"), name))
+			k.Add(field.Duplicate(at.Child("name"), name))
 		}
 		names[name] = true
 		if p.Port != nil {
 			k.port(at.Child("port"), *p.Port)
 		}
 		if p.Protocol == nil {
-			k.required(at.Child("protocol"), "")
+			k.Required(at.Child("protocol"), "")
 		}
-		oneOfIfSet(k, at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
-	}
-}
-
-func defaultPolicy(p *networkingv1.NetworkPolicy) {
-	if len(p.Spec.PolicyTypes) == 0 {
-		p.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
-		if len(p.Spec.Egress) > 0 {
-			p.Spec.PolicyTypes = append(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
-		}
-	}
-	ports := func(list []networkingv1.NetworkPolicyPort) {
-		for i := range list {
-			setIfNil(&list[i].Protocol, corev1.ProtocolTCP)
-		}
-	}
-	for i := range p.Spec.Ingress {
-		ports(p.Spec.Ingress[i].Ports)
-	}
-	for i := range p.Spec.Egress {
-		ports(p.Spec.Egress[i].Ports)
-	}
-}
-
-func (k *validator) networkPolicy(p *networkingv1.NetworkPolicy) {
-	k.selector(spec.Child("podSelector"), &p.Spec.PodSelector)
-	for i := range p.Spec.Ingress {
-		at := spec.Child("ingress").Index(i)
-		k.policyPorts(at.Child("ports"), p.Spec.Ingress[i].Ports)
-		k.peers(at.Child("from"), p.Spec.Ingress[i].From)
-	}
-	for i := range p.Spec.Egress {
-		at := spec.Child("egress").Index(i)
-		k.policyPorts(at.Child("ports"), p.Spec.Egress[i].Ports)
-		k.peers(at.Child("to"), p.Spec.Egress[i].To)
-	}
-	for i, t := range p.Spec.PolicyTypes {
-		oneOf(k, spec.Child("policyTypes").Index(i), t, networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress)
-	}
-}
-
-func (k *validator) policyPorts(at *field.Path, ports []networkingv1.NetworkPolicyPort) {
-	for i, p := range ports {
-		path := at.Index(i)
-		oneOfIfSet(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
-		if p.Port != nil {
-			k.portNameOrNumber(path.Child("port"), *p.Port)
-		}
-		if p.EndPort != nil && (p.Port == nil || *p.EndPort < p.Port.IntVal) {
-			k.invalid(path.Child("endPort"), *p.EndPort, "must be greater than or equal to `port`")
-		}
-	}
-}
-
-func (k *validator) peers(at *field.Path, peers []networkingv1.NetworkPolicyPeer) {
-	for i, p := range peers {
-		path := at.Index(i)
-		switch {
-		case p.PodSelector == nil && p.NamespaceSelector == nil && p.IPBlock == nil:
-			k.required(path, "must specify a peer")
-		case p.IPBlock != nil && (p.PodSelector != nil || p.NamespaceSelector != nil):
-			k.forbidden(path, "may not specify both ipBlock and another peer")
-		case p.IPBlock != nil:
-			k.network(path.Child("ipBlock", "cidr"), p.IPBlock.CIDR)
-			for j, e := range p.IPBlock.Except {
-				k.network(path.Child("ipBlock", "except").Index(j), e)
-			}
-		}
-		k.selector(path.Child("podSelector"), p.PodSelector)
-		k.selector(path.Child("namespaceSelector"), p.NamespaceSelector)
+		rules.OneOfIfSet(k, at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP,
+			corev1.ProtocolSCTP)
 	}
 }
 
@@ -298,37 +228,37 @@ func (k *validator) peers(at *field.Path, peers []networkingv1.NetworkPolicyPeer
 func (k *validator) request(r *certificatesv1.CertificateSigningRequest) {
 	block, _ := pem.Decode(r.Spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		k.invalid(spec.Child("request"), r.Spec.Request, "PEM block type must be CERTIFICATE REQUEST")
+		k.Invalid(spec.Child("request"), r.Spec.Request, "PEM block type must be CERTIFICATE REQUEST")
 	} else if _, err := x509.ParseCertificateRequest(block.Bytes); err != nil {
-		k.invalid(spec.Child("request"), r.Spec.Request, "%s", err)
+		k.Invalid(spec.Child("request"), r.Spec.Request, "%s", err)
 	}
 	domain, rest, found := strings.Cut(r.Spec.SignerName, "/")
 	switch at := spec.Child("signerName"); {
 	case r.Spec.SignerName == "":
-		k.required(at, "")
+		k.Required(at, "")
 	case !found || rest == "":
-		k.invalid(at, r.Spec.SignerName,
+		k.Invalid(at, r.Spec.SignerName,
 			"must be a fully qualified domain and path of the form 'example.com/signer-name'")
 	default:
-		k.invalidEach(at, r.Spec.SignerName, validation.IsDNS1123Subdomain(domain))
+		k.InvalidEach(at, r.Spec.SignerName, validation.IsDNS1123Subdomain(domain))
 		if !strings.Contains(domain, ".") {
-			k.invalid(at, r.Spec.SignerName, "should be a domain with at least two segments separated by dots")
+			k.Invalid(at, r.Spec.SignerName, "should be a domain with at least two segments separated by dots")
 		}
 	}
 	usages := spec.Child("usages")
 	if len(r.Spec.Usages) == 0 {
-		k.required(usages, "usages is required for all v1 CSRs")
+		k.Required(usages, "usages is required for all v1 CSRs")
 	}
 	for i, u := range r.Spec.Usages {
 		if !slices.Contains(keyUsages, u) {
-			k.add(field.NotSupported(usages.Index(i), u, keyUsages))
+			k.Add(field.NotSupported(usages.Index(i), u, keyUsages))
 		}
 		if slices.Contains(r.Spec.Usages[:i], u) {
-			k.add(field.Duplicate(usages.Index(i), u))
+			k.Add(field.Duplicate(usages.Index(i), u))
 		}
 	}
 	if s := r.Spec.ExpirationSeconds; s != nil && *s < minCertificateTime {
-		k.invalid(spec.Child("expirationSeconds"), *s, "may not specify a duration less than 600 seconds (10 minutes)")
+		k.Invalid(spec.Child("expirationSeconds"), *s, "may not specify a duration less than 600 seconds (10 minutes)")
 	}
 }
 
@@ -351,7 +281,7 @@ var anyStatus = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionF
 func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningRequest) {
 	if current := old.Status.Certificate; len(current) > 0 &&
 		!equality.Semantic.DeepEqual(r.Status.Certificate, current) {
-		k.forbidden(
+		k.Forbidden(
 			status.Child("certificate"),
 			"updates may not set certificate content if existing certificate content is not empty",
 		)
@@ -370,9 +300,9 @@ func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningReque
 	for i, c := range r.Status.Conditions {
 		switch {
 		case c.Type == "":
-			k.required(at.Index(i).Child("type"), "")
+			k.Required(at.Index(i).Child("type"), "")
 		case seen[c.Type]:
-			k.add(field.Duplicate(at.Index(i).Child("type"), c.Type))
+			k.Add(field.Duplicate(at.Index(i).Child("type"), c.Type))
 		}
 		seen[c.Type] = true
 		states := anyStatus
@@ -382,19 +312,19 @@ func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningReque
 		}
 		switch {
 		case c.Status == "":
-			k.required(at.Index(i).Child("status"), "")
+			k.Required(at.Index(i).Child("status"), "")
 		case !slices.Contains(states, c.Status):
-			k.add(field.NotSupported(at.Index(i).Child("status"), c.Status, states))
+			k.Add(field.NotSupported(at.Index(i).Child("status"), c.Status, states))
 		}
 	}
 	if contains(r.Status.Conditions, certificatesv1.CertificateApproved) &&
 		contains(r.Status.Conditions, certificatesv1.CertificateDenied) {
-		k.invalid(at, certificatesv1.CertificateDenied, "Approved and Denied conditions are mutually exclusive")
+		k.Invalid(at, certificatesv1.CertificateDenied, "Approved and Denied conditions are mutually exclusive")
 	}
 	for _, c := range []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved,
 		certificatesv1.CertificateDenied, certificatesv1.CertificateFailed} {
 		if contains(old.Status.Conditions, c) && !contains(r.Status.Conditions, c) {
-			k.forbidden(at, "updates may not remove a condition of type \""+string(c)+"\"")
+			k.Forbidden(at, "updates may not remove a condition of type \""+string(c)+"\"")
 		}
 	}
 }

@@ -9,37 +9,40 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/rules"
 )
 
 func rbac(kind string) schema.GroupKind { return schema.GroupKind{Group: rbacv1.GroupName, Kind: kind} }
 
-var rbacRules = map[schema.GroupKind]Rules{
-	rbac("Role"): definition[*rbacv1.Role]{validateName: pathSegment,
-		validate: func(k *validator, r *rbacv1.Role) { k.policies(field.NewPath("rules"), r.Rules, true) }}.rules(),
+var rbacRules = map[schema.GroupKind]rules.Rules{
+	rbac("Role"): definition[*rbacv1.Role]{ValidateName: pathSegment,
+		Validate: func(k *validator, r *rbacv1.Role) { k.policies(field.NewPath("rules"), r.Rules, true) },
+	}.Rules(newValidator),
 	rbac("ClusterRole"): definition[*rbacv1.ClusterRole]{
-		clusterScoped: true,
-		validateName:  pathSegment,
-		validate:      (*validator).clusterRole,
-	}.rules(),
-	rbac("RoleBinding"): definition[*rbacv1.RoleBinding]{validateName: pathSegment,
-		setDefaults: func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
-		validate: func(k *validator, b *rbacv1.RoleBinding) {
+		ClusterScoped: true,
+		ValidateName:  pathSegment,
+		Validate:      (*validator).clusterRole,
+	}.Rules(newValidator),
+	rbac("RoleBinding"): definition[*rbacv1.RoleBinding]{ValidateName: pathSegment,
+		SetDefaults: func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
+		Validate: func(k *validator, b *rbacv1.RoleBinding) {
 			k.roleRef(b.RoleRef, "Role", "ClusterRole")
 			k.subjects(b.Subjects)
 		},
-		validateUpdate: func(k *validator, b, old *rbacv1.RoleBinding) {
+		ValidateUpdate: func(k *validator, b, old *rbacv1.RoleBinding) {
 			k.roleRefChange(b.RoleRef, old.RoleRef)
-		}}.rules(),
-	rbac("ClusterRoleBinding"): definition[*rbacv1.ClusterRoleBinding]{clusterScoped: true, validateName: pathSegment,
-		setDefaults: func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
-		validate: func(k *validator, b *rbacv1.ClusterRoleBinding) {
+		}}.Rules(newValidator),
+	rbac("ClusterRoleBinding"): definition[*rbacv1.ClusterRoleBinding]{ClusterScoped: true, ValidateName: pathSegment,
+		SetDefaults: func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
+		Validate: func(k *validator, b *rbacv1.ClusterRoleBinding) {
 			k.roleRef(b.RoleRef, "ClusterRole")
 			k.subjects(b.Subjects)
 		},
-		validateUpdate: func(k *validator, b, old *rbacv1.ClusterRoleBinding) {
+		ValidateUpdate: func(k *validator, b, old *rbacv1.ClusterRoleBinding) {
 			k.roleRefChange(b.RoleRef,
 				old.RoleRef)
-		}}.rules(),
+		}}.Rules(newValidator),
 }
 
 // pathSegment validates names that need only be path segments, not DNS names.
@@ -51,10 +54,10 @@ func pathSegment(name string, prefix bool) []string {
 }
 
 func defaultBinding(role *rbacv1.RoleRef, subjects []rbacv1.Subject) {
-	setIfZero(&role.APIGroup, rbacv1.GroupName)
+	rules.SetIfZero(&role.APIGroup, rbacv1.GroupName)
 	for i := range subjects {
 		if subjects[i].Kind == rbacv1.UserKind || subjects[i].Kind == rbacv1.GroupKind {
-			setIfZero(&subjects[i].APIGroup, rbacv1.GroupName)
+			rules.SetIfZero(&subjects[i].APIGroup, rbacv1.GroupName)
 		}
 	}
 }
@@ -66,10 +69,10 @@ func (k *validator) clusterRole(r *rbacv1.ClusterRole) {
 	}
 	at := field.NewPath("aggregationRule", "clusterRoleSelectors")
 	if len(r.AggregationRule.ClusterRoleSelectors) == 0 {
-		k.required(at, "at least one clusterRoleSelector required if aggregationRule is non-nil")
+		k.Required(at, "at least one clusterRoleSelector required if aggregationRule is non-nil")
 	}
 	for i := range r.AggregationRule.ClusterRoleSelectors {
-		k.selector(at.Index(i), &r.AggregationRule.ClusterRoleSelectors[i])
+		k.Selector(at.Index(i), &r.AggregationRule.ClusterRoleSelectors[i])
 	}
 }
 
@@ -78,15 +81,15 @@ func (k *validator) policies(at *field.Path, rules []rbacv1.PolicyRule, namespac
 	for i, r := range rules {
 		path := at.Index(i)
 		if len(r.Verbs) == 0 {
-			k.required(path.Child("verbs"), "verbs must contain at least one value")
+			k.Required(path.Child("verbs"), "verbs must contain at least one value")
 		}
 		if len(r.NonResourceURLs) > 0 {
 			if namespaced {
-				k.invalid(path.Child("nonResourceURLs"), r.NonResourceURLs,
+				k.Invalid(path.Child("nonResourceURLs"), r.NonResourceURLs,
 					"namespaced rules cannot apply to non-resource URLs")
 			}
 			if len(r.APIGroups)+len(r.Resources)+len(r.ResourceNames) > 0 {
-				k.invalid(
+				k.Invalid(
 					path.Child("nonResourceURLs"),
 					r.NonResourceURLs,
 					"rules cannot apply to both regular resources and non-resource URLs",
@@ -95,10 +98,10 @@ func (k *validator) policies(at *field.Path, rules []rbacv1.PolicyRule, namespac
 			continue
 		}
 		if len(r.APIGroups) == 0 {
-			k.required(path.Child("apiGroups"), "resource rules must supply at least one api group")
+			k.Required(path.Child("apiGroups"), "resource rules must supply at least one api group")
 		}
 		if len(r.Resources) == 0 {
-			k.required(path.Child("resources"), "resource rules must supply at least one resource")
+			k.Required(path.Child("resources"), "resource rules must supply at least one resource")
 		}
 	}
 }
@@ -106,22 +109,22 @@ func (k *validator) policies(at *field.Path, rules []rbacv1.PolicyRule, namespac
 func (k *validator) roleRef(r rbacv1.RoleRef, kinds ...string) {
 	at := field.NewPath("roleRef")
 	if r.APIGroup != rbacv1.GroupName {
-		k.add(field.NotSupported(at.Child("apiGroup"), r.APIGroup, []string{rbacv1.GroupName}))
+		k.Add(field.NotSupported(at.Child("apiGroup"), r.APIGroup, []string{rbacv1.GroupName}))
 	}
 	oneOfOrEmpty(k, at.Child("kind"), r.Kind, kinds)
-	k.name(at.Child("name"), r.Name, content.IsPathSegmentName)
+	k.Name(at.Child("name"), r.Name, content.IsPathSegmentName)
 }
 
 // oneOfOrEmpty adds NotSupported errors for unsupported values, including an empty one.
 func oneOfOrEmpty(k *validator, at *field.Path, value string, supported []string) {
 	if !slices.Contains(supported, value) {
-		k.add(field.NotSupported(at, value, supported))
+		k.Add(field.NotSupported(at, value, supported))
 	}
 }
 
 func (k *validator) roleRefChange(now, old rbacv1.RoleRef) {
 	if !equality.Semantic.DeepEqual(now, old) {
-		k.invalid(field.NewPath("roleRef"), now, "cannot change roleRef")
+		k.Invalid(field.NewPath("roleRef"), now, "cannot change roleRef")
 	}
 }
 
@@ -130,25 +133,25 @@ func (k *validator) subjects(subjects []rbacv1.Subject) {
 	for i, s := range subjects {
 		at := field.NewPath("subjects").Index(i)
 		if s.Name == "" {
-			k.required(at.Child("name"), "")
+			k.Required(at.Child("name"), "")
 		}
 		switch s.Kind {
 		case rbacv1.ServiceAccountKind:
 			if s.Name != "" {
-				k.invalidEach(at.Child("name"), s.Name, validation.ValidateServiceAccountName(s.Name, false))
+				k.InvalidEach(at.Child("name"), s.Name, validation.ValidateServiceAccountName(s.Name, false))
 			}
 			if s.APIGroup != "" {
-				k.add(field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{""}))
+				k.Add(field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{""}))
 			}
 			if s.Namespace == "" {
-				k.required(at.Child("namespace"), "")
+				k.Required(at.Child("namespace"), "")
 			}
 		case rbacv1.UserKind, rbacv1.GroupKind:
 			if s.APIGroup != rbacv1.GroupName {
-				k.add(field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{rbacv1.GroupName}))
+				k.Add(field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{rbacv1.GroupName}))
 			}
 		default:
-			k.add(
+			k.Add(
 				field.NotSupported(
 					at.Child("kind"),
 					s.Kind,

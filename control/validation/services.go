@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/internal/rules"
 )
 
 const (
@@ -18,31 +20,31 @@ const (
 )
 
 func defaultService(s *corev1.Service) {
-	setIfZero(&s.Spec.SessionAffinity, corev1.ServiceAffinityNone)
-	setIfZero(&s.Spec.Type, corev1.ServiceTypeClusterIP)
+	rules.SetIfZero(&s.Spec.SessionAffinity, corev1.ServiceAffinityNone)
+	rules.SetIfZero(&s.Spec.Type, corev1.ServiceTypeClusterIP)
 	switch s.Spec.SessionAffinity {
 	case corev1.ServiceAffinityNone:
 		s.Spec.SessionAffinityConfig = nil
 	case corev1.ServiceAffinityClientIP:
-		setIfNil(&s.Spec.SessionAffinityConfig, corev1.SessionAffinityConfig{})
-		setIfNil(&s.Spec.SessionAffinityConfig.ClientIP, corev1.ClientIPConfig{})
-		setIfNil(&s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds, affinitySeconds)
+		rules.SetIfNil(&s.Spec.SessionAffinityConfig, corev1.SessionAffinityConfig{})
+		rules.SetIfNil(&s.Spec.SessionAffinityConfig.ClientIP, corev1.ClientIPConfig{})
+		rules.SetIfNil(&s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds, affinitySeconds)
 	}
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
-		setIfZero(&p.Protocol, corev1.ProtocolTCP)
+		rules.SetIfZero(&p.Protocol, corev1.ProtocolTCP)
 		if p.TargetPort == intstr.FromInt32(0) || p.TargetPort == intstr.FromString("") {
 			p.TargetPort = intstr.FromInt32(p.Port)
 		}
 	}
 	if externallyReachable(s) {
-		setIfZero(&s.Spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+		rules.SetIfZero(&s.Spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
 	}
 	if s.Spec.Type != corev1.ServiceTypeExternalName {
-		setIfNil(&s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
+		rules.SetIfNil(&s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 	}
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		setIfNil(&s.Spec.AllocateLoadBalancerNodePorts, true)
+		rules.SetIfNil(&s.Spec.AllocateLoadBalancerNodePorts, true)
 	}
 	// The single address and the first of the list are always the same.
 	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) > 0 {
@@ -136,7 +138,7 @@ func hasNodePorts(s *corev1.Service) bool {
 }
 
 func (k *validator) service(s *corev1.Service) {
-	oneOf(
+	rules.OneOf(
 		k,
 		spec.Child("type"),
 		s.Spec.Type,
@@ -145,7 +147,7 @@ func (k *validator) service(s *corev1.Service) {
 		corev1.ServiceTypeLoadBalancer,
 		corev1.ServiceTypeExternalName,
 	)
-	oneOf(
+	rules.OneOf(
 		k,
 		spec.Child("sessionAffinity"),
 		s.Spec.SessionAffinity,
@@ -154,7 +156,7 @@ func (k *validator) service(s *corev1.Service) {
 	)
 	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		if n := *c.ClientIP.TimeoutSeconds; n <= 0 || n > maxAffinitySeconds {
-			k.invalid(
+			k.Invalid(
 				spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"),
 				n,
 				"must be greater than 0 and less than %d",
@@ -163,16 +165,16 @@ func (k *validator) service(s *corev1.Service) {
 		}
 	}
 	if len(s.Spec.Selector) > 0 {
-		k.addAll(metavalidation.ValidateLabels(s.Spec.Selector, spec.Child("selector")))
+		k.AddAll(metavalidation.ValidateLabels(s.Spec.Selector, spec.Child("selector")))
 	}
 	k.serviceAddresses(s)
 	headless := s.Spec.ClusterIP == corev1.ClusterIPNone
 	if len(s.Spec.Ports) == 0 && !headless && s.Spec.Type != corev1.ServiceTypeExternalName {
-		k.required(spec.Child("ports"), "")
+		k.Required(spec.Child("ports"), "")
 	}
 	k.servicePorts(s)
 	k.serviceTrafficPolicies(s)
-	oneOfIfSet(
+	rules.OneOfIfSet(
 		k,
 		spec.Child("ipFamilyPolicy"),
 		s.Spec.IPFamilyPolicy,
@@ -181,22 +183,22 @@ func (k *validator) service(s *corev1.Service) {
 		corev1.IPFamilyPolicyRequireDualStack,
 	)
 	for i, f := range s.Spec.IPFamilies {
-		oneOf(k, spec.Child("ipFamilies").Index(i), f, corev1.IPv4Protocol, corev1.IPv6Protocol)
+		rules.OneOf(k, spec.Child("ipFamilies").Index(i), f, corev1.IPv4Protocol, corev1.IPv6Protocol)
 		if slices.Contains(s.Spec.IPFamilies[:i], f) {
-			k.add(field.Duplicate(spec.Child("ipFamilies").Index(i), f))
+			k.Add(field.Duplicate(spec.Child("ipFamilies").Index(i), f))
 		}
 	}
 	if s.Spec.LoadBalancerClass != nil && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		k.forbidden(spec.Child("loadBalancerClass"), "may only be used when `type` is 'LoadBalancer'")
+		k.Forbidden(spec.Child("loadBalancerClass"), "may only be used when `type` is 'LoadBalancer'")
 	}
 	if s.Spec.AllocateLoadBalancerNodePorts != nil && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		k.forbidden(spec.Child("allocateLoadBalancerNodePorts"), "may only be used when `type` is 'LoadBalancer'")
+		k.Forbidden(spec.Child("allocateLoadBalancerNodePorts"), "may only be used when `type` is 'LoadBalancer'")
 	}
 }
 
 // serviceTrafficPolicies validates the traffic policies of a Service.
 func (k *validator) serviceTrafficPolicies(s *corev1.Service) {
-	oneOfIfSet(
+	rules.OneOfIfSet(
 		k,
 		spec.Child("internalTrafficPolicy"),
 		s.Spec.InternalTrafficPolicy,
@@ -204,7 +206,7 @@ func (k *validator) serviceTrafficPolicies(s *corev1.Service) {
 		corev1.ServiceInternalTrafficPolicyLocal,
 	)
 	if p := s.Spec.ExternalTrafficPolicy; p != "" {
-		oneOf(
+		rules.OneOf(
 			k,
 			spec.Child("externalTrafficPolicy"),
 			p,
@@ -212,7 +214,7 @@ func (k *validator) serviceTrafficPolicies(s *corev1.Service) {
 			corev1.ServiceExternalTrafficPolicyLocal,
 		)
 		if !externallyReachable(s) {
-			k.invalid(spec.Child("externalTrafficPolicy"), p, "may only be set for externally-accessible services")
+			k.Invalid(spec.Child("externalTrafficPolicy"), p, "may only be set for externally-accessible services")
 		}
 	}
 }
@@ -222,25 +224,25 @@ func (k *validator) serviceAddresses(s *corev1.Service) {
 	at := spec.Child("clusterIPs")
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		if s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) > 0 {
-			k.forbidden(at, "may not be set for ExternalName services")
+			k.Forbidden(at, "may not be set for ExternalName services")
 		}
 		if s.Spec.ExternalName == "" {
-			k.required(spec.Child("externalName"), "")
+			k.Required(spec.Child("externalName"), "")
 		} else {
-			k.invalidEach(spec.Child("externalName"), s.Spec.ExternalName,
+			k.InvalidEach(spec.Child("externalName"), s.Spec.ExternalName,
 				validation.IsDNS1123Subdomain(strings.TrimSuffix(s.Spec.ExternalName, ".")))
 		}
 	}
 	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {
-		k.invalid(at, s.Spec.ClusterIPs, "first value must match `clusterIP`")
+		k.Invalid(at, s.Spec.ClusterIPs, "first value must match `clusterIP`")
 	}
 	for i, ip := range s.Spec.ClusterIPs {
 		switch {
 		case ip == corev1.ClusterIPNone && i > 0:
-			k.invalid(at.Index(i), ip, "'None' must be the first and only value")
+			k.Invalid(at.Index(i), ip, "'None' must be the first and only value")
 		case ip == corev1.ClusterIPNone:
 			if s.Spec.Type == corev1.ServiceTypeLoadBalancer || s.Spec.Type == corev1.ServiceTypeNodePort {
-				k.invalid(at.Index(i), ip, "may not be set to 'None' for %s services", s.Spec.Type)
+				k.Invalid(at.Index(i), ip, "may not be set to 'None' for %s services", s.Spec.Type)
 			}
 		case ip != "" || i > 0:
 			k.address(at.Index(i), ip)
@@ -250,7 +252,7 @@ func (k *validator) serviceAddresses(s *corev1.Service) {
 		k.endpointAddress(spec.Child("externalIPs").Index(i), ip)
 	}
 	if len(s.Spec.LoadBalancerSourceRanges) > 0 && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		k.forbidden(spec.Child("loadBalancerSourceRanges"), "may only be used when `type` is 'LoadBalancer'")
+		k.Forbidden(spec.Child("loadBalancerSourceRanges"), "may only be used when `type` is 'LoadBalancer'")
 	}
 	for i, r := range s.Spec.LoadBalancerSourceRanges {
 		k.network(spec.Child("loadBalancerSourceRanges").Index(i), strings.TrimSpace(r))
@@ -267,34 +269,34 @@ func (k *validator) servicePorts(s *corev1.Service) {
 		at := spec.Child("ports").Index(i)
 		if p.Name == "" {
 			if len(s.Spec.Ports) > 1 {
-				k.required(at.Child("name"), "")
+				k.Required(at.Child("name"), "")
 			}
 		} else {
-			k.invalidEach(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))
+			k.InvalidEach(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))
 			if names[p.Name] {
-				k.add(field.Duplicate(at.Child("name"), p.Name))
+				k.Add(field.Duplicate(at.Child("name"), p.Name))
 			}
 			names[p.Name] = true
 		}
 		k.port(at.Child("port"), p.Port)
-		oneOf(k, at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+		rules.OneOf(k, at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
 		k.portNameOrNumber(at.Child("targetPort"), p.TargetPort)
 		if p.AppProtocol != nil {
-			k.invalidEach(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))
+			k.InvalidEach(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))
 		}
 		if ports[key{p.Protocol, p.Port}] {
-			k.add(field.Duplicate(at, fmt.Sprintf("%s/%d", p.Protocol, p.Port)))
+			k.Add(field.Duplicate(at, fmt.Sprintf("%s/%d", p.Protocol, p.Port)))
 		}
 		ports[key{p.Protocol, p.Port}] = true
 		if p.NodePort == 0 {
 			continue
 		}
 		if s.Spec.Type == corev1.ServiceTypeClusterIP || s.Spec.Type == corev1.ServiceTypeExternalName {
-			k.forbidden(at.Child("nodePort"), "may not be used when `type` is '"+string(s.Spec.Type)+"'")
+			k.Forbidden(at.Child("nodePort"), "may not be used when `type` is '"+string(s.Spec.Type)+"'")
 		}
 		k.port(at.Child("nodePort"), p.NodePort)
 		if onNodes[key{p.Protocol, p.NodePort}] {
-			k.add(field.Duplicate(at.Child("nodePort"), p.NodePort))
+			k.Add(field.Duplicate(at.Child("nodePort"), p.NodePort))
 		}
 		onNodes[key{p.Protocol, p.NodePort}] = true
 	}
@@ -305,9 +307,9 @@ func (k *validator) serviceChange(s, old *corev1.Service) {
 		return
 	}
 	if oldValue := old.Spec.ClusterIP; oldValue != "" && oldValue != s.Spec.ClusterIP {
-		k.invalid(spec.Child("clusterIPs").Index(0), s.Spec.ClusterIPs, "may not change once set")
+		k.Invalid(spec.Child("clusterIPs").Index(0), s.Spec.ClusterIPs, "may not change once set")
 	}
 	if oldValue := old.Spec.LoadBalancerClass; s.Spec.Type == old.Spec.Type && oldValue != nil {
-		k.immutable(spec.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, oldValue)
+		k.Immutable(spec.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, oldValue)
 	}
 }

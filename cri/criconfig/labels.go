@@ -1,6 +1,7 @@
 package criconfig
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"strconv"
@@ -53,6 +54,7 @@ const (
 	annotationNetworks    = "berth.dev/networks"
 	annotationPodMeta     = "berth.dev/pod"
 	annotationKind        = "berth.dev/kind"
+	annotationSpecHash    = "berth.dev/hash"
 	annotationPosition    = "berth.dev/position"
 	annotationImage       = "berth.dev/image"
 	annotationStopSignal  = "berth.dev/stop-signal"
@@ -118,7 +120,7 @@ func ParseContainer(labels, annotations map[string]string) (ContainerLabels, boo
 		Kind:                     kind,
 		Position:                 int(parseUint32(annotations[annotationPosition])),
 		Attempt:                  parseUint32(annotations[annotationRestarts]),
-		SpecHash:                 annotations[annotationHash],
+		SpecHash:                 cmp.Or(annotations[annotationSpecHash], annotations[annotationHash]),
 		Image:                    annotations[annotationImage],
 		TerminationMessagePath:   annotations[annotationMessagePath],
 		TerminationMessagePolicy: corev1.TerminationMessagePolicy(annotations[annotationMessagePolicy]),
@@ -201,7 +203,8 @@ func containerLabels(n Node, pod *corev1.Pod, c *corev1.Container) map[string]st
 func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.ContainerConfig) map[string]string {
 	out := unreserved(setup.Devices.Annotations)
 	maps.Copy(out, map[string]string{
-		annotationHash:          podspec.ContainerHash(c),
+		annotationHash:          podspec.KubeletContainerHash(c), // the kubelet restarts a container with another one
+		annotationSpecHash:      podspec.ContainerHash(c),
 		annotationRestarts:      strconv.FormatUint(uint64(setup.Attempt), 10),
 		annotationMessagePath:   c.TerminationMessagePath,
 		annotationMessagePolicy: string(c.TerminationMessagePolicy),

@@ -69,6 +69,9 @@ func New(o Options) (*Client, error) {
 		if gv.Group == "" {
 			one.APIPath = "/api"
 		}
+		if gv == NetworkPolicyAddresses.Group { // its types have no protobuf encoding
+			one.ContentType, one.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+		}
 		if c.groups[gv], err = rest.RESTClientForConfigAndClient(one, c.http); err != nil {
 			return nil, fmt.Errorf("client of %s: %w", gv, err)
 		}
@@ -79,7 +82,8 @@ func New(o Options) (*Client, error) {
 func groupsInUse() map[schema.GroupVersion]bool {
 	out := map[schema.GroupVersion]bool{}
 	for _, r := range []Resource{
-		Pods, Leases, RuntimeClasses, CertificateSigningRequests, TokenReviews, SubjectAccessReviews,
+		Pods, EndpointSlices, NetworkPolicies, Leases, RuntimeClasses, CertificateSigningRequests, TokenReviews,
+		SubjectAccessReviews, NetworkPolicyAddresses,
 	} {
 		out[r.Group] = true
 	}

@@ -8,11 +8,15 @@ import (
 	certsv1 "k8s.io/api/certificates/v1"
 	coordv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	addressesv1 "berth/services/policy/addresses/v1"
 )
 
 // Resource is a resource of the API that the agent uses.
@@ -54,6 +58,31 @@ var (
 		"services",
 		func() runtime.Object { return &corev1.Service{} },
 		func() runtime.Object { return &corev1.ServiceList{} },
+	}
+	EndpointSlices = Resource{
+		discoveryv1.SchemeGroupVersion,
+		"endpointslices",
+		func() runtime.Object { return &discoveryv1.EndpointSlice{} },
+		func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+	}
+	Namespaces = Resource{
+		corev1.SchemeGroupVersion,
+		"namespaces",
+		func() runtime.Object { return &corev1.Namespace{} },
+		func() runtime.Object { return &corev1.NamespaceList{} },
+	}
+	NetworkPolicies = Resource{
+		networkingv1.SchemeGroupVersion,
+		"networkpolicies",
+		func() runtime.Object { return &networkingv1.NetworkPolicy{} },
+		func() runtime.Object { return &networkingv1.NetworkPolicyList{} },
+	}
+	// NetworkPolicyAddresses is served by berth-control only.
+	NetworkPolicyAddresses = Resource{
+		addressesv1.GroupVersion,
+		addressesv1.Resource,
+		func() runtime.Object { return &addressesv1.NetworkPolicyAddresses{} },
+		func() runtime.Object { return &addressesv1.NetworkPolicyAddressesList{} },
 	}
 	ServiceAccounts = Resource{corev1.SchemeGroupVersion, "serviceaccounts", nil, nil} // for their tokens
 	Events          = Resource{
@@ -99,10 +128,21 @@ func newScheme() *runtime.Scheme {
 		&corev1.SecretList{},
 		&corev1.Service{},
 		&corev1.ServiceList{},
+		&corev1.Namespace{},
+		&corev1.NamespaceList{},
 		&corev1.Event{},
 		&corev1.EventList{},
 	)
 	s.AddKnownTypes(coordv1.SchemeGroupVersion, &coordv1.Lease{}, &coordv1.LeaseList{})
+	s.AddKnownTypes(
+		discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{},
+	)
+	s.AddKnownTypes(
+		networkingv1.SchemeGroupVersion, &networkingv1.NetworkPolicy{}, &networkingv1.NetworkPolicyList{},
+	)
+	s.AddKnownTypes(
+		addressesv1.GroupVersion, &addressesv1.NetworkPolicyAddresses{}, &addressesv1.NetworkPolicyAddressesList{},
+	)
 	s.AddKnownTypes(nodev1.SchemeGroupVersion, &nodev1.RuntimeClass{}, &nodev1.RuntimeClassList{})
 	s.AddKnownTypes(
 		certsv1.SchemeGroupVersion,
@@ -112,8 +152,10 @@ func newScheme() *runtime.Scheme {
 	s.AddKnownTypes(authnv1.SchemeGroupVersion, &authnv1.TokenRequest{}, &authnv1.TokenReview{})
 	s.AddKnownTypes(authzv1.SchemeGroupVersion, &authzv1.SubjectAccessReview{})
 	for _, gv := range []schema.GroupVersion{
-		corev1.SchemeGroupVersion, coordv1.SchemeGroupVersion, nodev1.SchemeGroupVersion,
+		corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, networkingv1.SchemeGroupVersion,
+		coordv1.SchemeGroupVersion, nodev1.SchemeGroupVersion,
 		certsv1.SchemeGroupVersion, authnv1.SchemeGroupVersion, authzv1.SchemeGroupVersion,
+		addressesv1.GroupVersion,
 	} {
 		metav1.AddToGroupVersion(s, gv)
 	}

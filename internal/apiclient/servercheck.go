@@ -3,12 +3,17 @@ package apiclient
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 )
 
@@ -42,6 +47,36 @@ func (id *Identity) CheckServer(ctx context.Context) ServerCheck {
 		s.ClockSkew, s.HasDate = ahead, true
 	}
 	return s
+}
+
+// ServerVersion returns the version of the API server, for example v1.37.2.
+func (c *Client) ServerVersion(ctx context.Context) (string, error) {
+	text, err := c.groups[Pods.Group].Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return "", err
+	}
+	var v struct{ GitVersion string }
+	if err := json.Unmarshal(text, &v); err != nil {
+		return "", fmt.Errorf("version of the API server: %w", err)
+	}
+	return v.GitVersion, nil
+}
+
+// Serves reports whether the server has a resource.
+func (c *Client) Serves(ctx context.Context, r Resource) (bool, error) {
+	text, err := c.groups[Pods.Group].Get().AbsPath("/apis/"+r.Group.String()).
+		SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("resources of %s: %w", r.Group, err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(text, &list); err != nil {
+		return false, fmt.Errorf("resources of %s: %w", r.Group, err)
+	}
+	return slices.ContainsFunc(list.APIResources, func(of metav1.APIResource) bool { return of.Name == r.Name }), nil
 }
 
 // trusted returns the authority of the kubeconfig that issued the presented certificate.

@@ -77,3 +77,32 @@ func TestClockSkew(t *testing.T) {
 		}
 	}
 }
+
+// TestServes: the answer is JSON, and a group that the server does not have is no error.
+func TestServes(t *testing.T) {
+	t.Parallel()
+	var status int
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/apis/policies.berth.dev/v1" || r.Header.Get("Accept") != "application/json" {
+			t.Errorf("request of %s, accepting %q", r.URL.Path, r.Header.Get("Accept"))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(`{"kind":"APIResourceList","resources":[{"name":"networkpolicyaddresses"}]}`))
+	}))
+	defer server.Close()
+	c, err := New(Options{Config: &rest.Config{Host: server.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		status    int
+		want, err bool
+	}{{http.StatusOK, true, false}, {http.StatusNotFound, false, false}, {http.StatusForbidden, false, false},
+		{http.StatusUnauthorized, false, true}} {
+		status = row.status
+		if got, err := c.Serves(t.Context(), NetworkPolicyAddresses); got != row.want || (err != nil) != row.err {
+			t.Errorf("status %d: got %t, %v", row.status, got, err)
+		}
+	}
+}

@@ -49,6 +49,20 @@ type BerthConfiguration struct {
 	// (cniPodCIDRs: [node]): hostGateway creates routes to the other nodes and masquerades only
 	// traffic that leaves all pod CIDRs; none does nothing. Default: hostGateway.
 	PodRouting string `json:"podRouting,omitempty"`
+	// ServiceProxy is on, off or auto: whether the agent routes the traffic of Services. auto means
+	// on for a standalone node and with berth-control, and off with other control planes, which
+	// have a proxy of their own. Default: auto.
+	ServiceProxy string `json:"serviceProxy,omitempty"`
+	// ServiceCIDR is the range of cluster IPs for the Services of manifest files on a standalone
+	// node. Default: 10.43.0.0/16.
+	ServiceCIDR string `json:"serviceCIDR,omitempty"`
+	// ClusterDNSServer is on, off or auto: whether the agent answers the DNS queries of pods on the
+	// addresses of clusterDNS. auto is as for ServiceProxy. Default: auto.
+	ClusterDNSServer string `json:"clusterDNSServer,omitempty"`
+	// NetworkPolicy is on, off or auto: whether the agent enforces NetworkPolicies on the pods of a node
+	// that has joined a server. auto is on with berth-control. With another control plane, the node needs
+	// permission to list and watch networkpolicies, pods and namespaces. Default: auto.
+	NetworkPolicy string `json:"networkPolicy,omitempty"`
 	// MaxParallelStarts is the maximum number of pods that start concurrently. Default: 10.
 	MaxParallelStarts *int32 `json:"maxParallelStarts,omitempty"`
 	// StartPressurePercent is the CPU pressure (PSI, some avg10) above which fewer pods start
@@ -143,6 +157,37 @@ func networkFields() []BerthField {
 				"component; see networking.md",
 			"",
 		},
+		{
+			"serviceProxy",
+			"auto, on or off",
+			"auto",
+			"route the traffic of Services with nftables; auto: on for a standalone node and with berth-control, off " +
+				"with other control planes; see services.md",
+			"",
+		},
+		{
+			"serviceCIDR",
+			"range",
+			DefaultServiceCIDR,
+			"range of cluster IPs for the Services of manifest files on a standalone node; the tenth address is that " +
+				"of the DNS server, unless `clusterDNS` is set",
+			"",
+		},
+		{
+			"clusterDNSServer",
+			"auto, on or off",
+			"auto",
+			"answer the DNS queries of pods on the addresses of `clusterDNS`; auto: as for `serviceProxy`; see dns.md",
+			"",
+		},
+		{
+			"networkPolicy",
+			"auto, on or off",
+			"auto",
+			"enforce NetworkPolicies on the pods of a node that has joined a server; auto: on with berth-control, off " +
+				"with another control plane, which needs a ClusterRole; see network-policy.md",
+			"",
+		},
 	}
 }
 
@@ -216,6 +261,7 @@ const (
 	DefaultStateDir        = "/var/lib/berth"
 	DefaultSocket          = "/run/berth/berth.sock"
 	DefaultCNIConfDir      = "/etc/cni/net.d"
+	DefaultServiceCIDR     = "10.43.0.0/16"
 	DefaultCertDir         = "/var/lib/kubelet/pki"
 	DefaultRuntimeEndpoint = "unix:///run/containerd/containerd.sock"
 )

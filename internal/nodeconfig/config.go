@@ -141,7 +141,21 @@ type Network struct {
 	CNIPodCIDRs        []netip.Prefix // pod CIDRs of the default CNI configuration; empty: none
 	PodCIDRsFromNode   bool           // use the pod CIDRs assigned by the API server
 	HostGateway        bool           // with PodCIDRsFromNode: create routes to pods of other nodes
+	ServiceProxy       Switch         // route Services
+	ServiceCIDR        netip.Prefix   // of the Services of files, on a standalone node
+	ClusterDNSServer   Switch         // answer the DNS queries of pods
+	NetworkPolicy      Switch         // enforce NetworkPolicies: Auto, On or Off; Off on a standalone node
 }
+
+// Switch turns a feature on or off, or on depending on the control plane.
+type Switch string
+
+// Values of a Switch. Auto means on for a standalone node and with berth-control, otherwise off.
+const (
+	Auto Switch = "auto"
+	On   Switch = "on"
+	Off  Switch = "off"
+)
 
 // ListenAddress is an address to listen on. Port 0 disables it.
 type ListenAddress struct {

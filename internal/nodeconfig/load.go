@@ -208,7 +208,7 @@ func (l *loader) classify() {
 		if !ok {
 			continue
 		}
-		if f.Class == Ignored && isZero(value) {
+		if f.Class == Ignored && IsZero(value) {
 			continue // tools write the zero values of all fields
 		}
 		switch f.Class {
@@ -231,8 +231,8 @@ func (l *loader) warn(f Field, text string) {
 	l.warnings = append(l.warnings, fmt.Sprintf("%s:%d: %s %s", l.file, l.line(f.Path), f.Path, text))
 }
 
-// isZero reports whether upstream replaces a value by its default.
-func isZero(v any) bool {
+// IsZero reports whether upstream replaces a value by its default.
+func IsZero(v any) bool {
 	switch v := v.(type) {
 	case string:
 		return v == "" || v == "0" || v == "0s"

@@ -54,6 +54,8 @@ func TestDefaultsAreStandalone(t *testing.T) {
 			FallbackResolvConf: SystemdResolvConf,
 			CNIConfDir:         DefaultCNIConfDir,
 			CNIBinDirs:         []string{"/opt/cni/bin", "/usr/lib/cni"},
+			ServiceProxy:       Auto, ClusterDNSServer: Auto, NetworkPolicy: Off,
+			ServiceCIDR: netip.MustParsePrefix(DefaultServiceCIDR),
 		},
 		Healthz: ListenAddress{netip.MustParseAddr("127.0.0.1"), 10248},
 		Server: Server{
@@ -94,7 +96,8 @@ func TestDefaultsAreStandalone(t *testing.T) {
 		t.Errorf("unexpected effective configuration %+v", k)
 	}
 	c.Kubelet = nil
-	if d := cmp.Diff(want, c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+	if d := cmp.Diff(want, c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 		t.Error(d)
 	}
 	if !c.Standalone() {

@@ -206,6 +206,23 @@ func (l *loader) network(c *Config) {
 		c.Network.FallbackResolvConf = SystemdResolvConf
 	}
 	l.podRanges(c)
+	c.Network.ServiceProxy = l.toggle("serviceProxy", l.berth.ServiceProxy)
+	serviceCIDR := []string{cmp.Or(l.berth.ServiceCIDR, DefaultServiceCIDR)}
+	if ranges := l.prefixes("serviceCIDR", serviceCIDR); len(ranges) == 1 {
+		c.Network.ServiceCIDR = ranges[0]
+	}
+	if l.berth.ServiceCIDR != "" && !c.Standalone() {
+		l.warn(Field{Path: "serviceCIDR"}, "has no effect on a node that has joined a server: the server assigns "+
+			"the addresses of Services")
+	}
+	c.Network.ClusterDNSServer = l.toggle("clusterDNSServer", l.berth.ClusterDNSServer)
+	c.Network.NetworkPolicy = l.toggle("networkPolicy", l.berth.NetworkPolicy)
+	switch {
+	case c.Network.NetworkPolicy == On && c.Standalone():
+		l.complain("networkPolicy", "on requires a node that has joined a server, which has the policies")
+	case c.Standalone():
+		c.Network.NetworkPolicy = Off
+	}
 	if most := 3; len(c.Network.ClusterDNS) > most {
 		l.warn(
 			Field{Path: "clusterDNS"},
@@ -228,6 +245,11 @@ func (l *loader) network(c *Config) {
 	if len(b.CNIBinDirs) == 0 {
 		l.complain("cniBinDirs", "must not be empty")
 	}
+}
+
+// toggle resolves a Switch.
+func (l *loader) toggle(field, value string) Switch {
+	return Switch(l.oneOf(field, cmp.Or(value, string(Auto)), string(Auto), string(On), string(Off)))
 }
 
 // podRanges resolves the pod CIDRs of the default CNI configuration: those of cniPodCIDRs or, with

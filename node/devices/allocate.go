@@ -142,7 +142,7 @@ func (d *Manager) chooseDevices(
 		}},
 	})
 	if err != nil || len(resp.GetContainerResponses()) == 0 {
-		d.opt.Log.Warn("device plugin GetPreferredAllocation failed", "resource", p.resource, "err", err)
+		d.opt.Log.Warn("device plugin GetPreferredAllocation failed", "resourceName", p.resource, "err", err)
 		return c.pick(n, nil)
 	}
 	return c.pick(n, resp.ContainerResponses[0].DeviceIDs)
@@ -186,17 +186,8 @@ func (d *Manager) callAllocate(ctx context.Context, p *plugin, k allocationKey, 
 	if err := d.opt.Flush(ctx); err != nil {
 		d.opt.Log.Debug("device checkpoint flush failed", "err", err)
 	}
-	d.opt.Log.Info(
-		"devices allocated",
-		"podUID",
-		string(k.pod),
-		"containerName",
-		k.container,
-		"resource",
-		string(k.resource),
-		"devices",
-		h.IDs,
-	)
+	d.opt.Log.Info("devices allocated", "podUID", string(k.pod), "containerName", k.container,
+		"resourceName", string(k.resource), "devices", h.IDs)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,6 +68,23 @@ func (d *Manager) save() {
 		return
 	}
 	d.opt.SaveCheckpoint(text)
+}
+
+// CheckpointOfKubelet returns the checkpoint of a Manager that continues after the kubelet, whose checkpoint
+// is content. It has the resources of registered plugins without allocations: until a plugin registers
+// again, pods wait for its devices instead of starting without them.
+func CheckpointOfKubelet(content []byte) ([]byte, error) {
+	var s struct {
+		Data struct {
+			RegisteredDevices map[corev1.ResourceName][]string
+		}
+	}
+	if err := json.Unmarshal(content, &s); err != nil {
+		return nil, fmt.Errorf("read device checkpoint of the kubelet: %w", err)
+	}
+	return json.Marshal(checkpoint{
+		Version: checkpointVersion, Resources: slices.Sorted(maps.Keys(s.Data.RegisteredDevices)),
+	})
 }
 
 // restore reads a checkpoint, without the allocations of unknown pods.

@@ -599,3 +599,20 @@ func TestInitContainerDevicesAreReused(t *testing.T) {
 		t.Errorf("got %+v, want 3 allocated devices", f)
 	}
 }
+
+// After the kubelet, the resources of its plugins are known before the plugins register again.
+func TestCheckpointOfKubelet(t *testing.T) {
+	t.Parallel()
+	state, err := CheckpointOfKubelet([]byte(
+		`{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"example.com/gpu":["0"]}},"Checksum":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Options{Checkpoint: state, OnChange: func() {}, SaveCheckpoint: func([]byte) {}})
+	if q, known := d.NodeResources().AdmissionCapacity["example.com/gpu"]; !known || !q.IsZero() {
+		t.Errorf("got %v, known %v", q, known)
+	}
+	if _, err := CheckpointOfKubelet([]byte("{")); err == nil {
+		t.Error("an unreadable checkpoint is no error")
+	}
+}

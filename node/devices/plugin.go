@@ -62,7 +62,7 @@ func (d *Manager) connect(q *pluginapi.RegisterRequest) bool {
 		),
 	)
 	if err != nil { // invalid options
-		d.opt.Log.Error("device plugin connection failed", "resource", p.resource, "err", err)
+		d.opt.Log.Error("device plugin connection failed", "resourceName", p.resource, "err", err)
 		return false
 	}
 	p.conn, p.client = conn, pluginapi.NewDevicePluginClient(conn)
@@ -84,7 +84,7 @@ func (d *Manager) connect(q *pluginapi.RegisterRequest) bool {
 		defer func() { _ = conn.Close() }() // no more requests
 		d.watchPlugin(ctx, p)
 	})
-	d.opt.Log.Info("device plugin registered", "resource", string(p.resource), "endpoint", p.endpoint)
+	d.opt.Log.Info("device plugin registered", "resourceName", string(p.resource), "endpoint", p.endpoint)
 	return true
 }
 
@@ -169,15 +169,8 @@ func (d *Manager) setDevices(p *plugin, list []*pluginapi.Device) {
 		return
 	}
 	r.devices, r.connected = now, true
-	d.opt.Log.Info(
-		"device list updated",
-		"resource",
-		string(p.resource),
-		"listed",
-		len(now),
-		"healthy",
-		len(r.healthyIDs()),
-	)
+	d.opt.Log.Info("device list updated", "resourceName", string(p.resource), "listed", len(now),
+		"healthy", len(r.healthyIDs()))
 	d.notify()
 }
 
@@ -191,7 +184,7 @@ func (d *Manager) disconnected(p *plugin, err error) bool {
 		return false
 	}
 	r.connected = false
-	d.opt.Log.Warn("device plugin disconnected", "resource", string(p.resource), "err", errors.Unwrap(err))
+	d.opt.Log.Warn("device plugin disconnected", "resourceName", string(p.resource), "err", errors.Unwrap(err))
 	d.notify()
 	return true
 }
@@ -205,7 +198,7 @@ func (d *Manager) expire(p *plugin) {
 		return
 	}
 	r.devices, r.plugin, r.expired = nil, nil, true
-	d.opt.Log.Warn("device plugin expired", "resource", string(p.resource), "gracePeriod", d.opt.PluginGracePeriod)
+	d.opt.Log.Warn("device plugin expired", "resourceName", string(p.resource), "gracePeriod", d.opt.PluginGracePeriod)
 	d.save()
 	d.notify()
 }

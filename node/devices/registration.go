@@ -159,7 +159,7 @@ type registration struct {
 // Register accepts a plugin. It does not wait for the device list.
 func (r *registration) Register(_ context.Context, q *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	if err := validateRegistration(q); err != nil {
-		r.d.opt.Log.Warn("device plugin registration rejected", "resource", q.GetResourceName(), "err", err)
+		r.d.opt.Log.Warn("device plugin registration rejected", "resourceName", q.GetResourceName(), "err", err)
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	r.d.opt.OnRegister(q.GetResourceName())

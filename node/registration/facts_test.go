@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,5 +72,23 @@ func TestChangesAreReportedOnce(t *testing.T) {
 	c.Apply(n)
 	if labels != 2 {
 		t.Errorf("got %d changes of labels and taints", labels)
+	}
+}
+
+// Addresses of an external cloud provider are kept: both agents would replace them in turn otherwise.
+func TestProviderAddressesAreKept(t *testing.T) {
+	t.Parallel()
+	own := []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: "n"},
+	}
+	external := corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "192.0.2.1"}
+	has := &corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: "10.0.0.9"}, external,
+	}}
+	if got := withProviderAddresses(own, has); !slices.Equal(got, append(slices.Clone(own), external)) {
+		t.Errorf("got %v", got)
+	}
+	if got := withProviderAddresses(own, nil); !slices.Equal(got, own) {
+		t.Errorf("got %v without a Node", got)
 	}
 }

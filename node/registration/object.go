@@ -106,7 +106,28 @@ func (p *Registrar) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
 	}
 	st.DaemonEndpoints.KubeletEndpoint.Port = f.Port
 	st.Conditions = p.conditions(f, has)
+	st.Addresses = withProviderAddresses(f.Addresses, has)
 	return st
+}
+
+// withProviderAddresses returns the node's own addresses, and those of the Node that only a cloud
+// provider sets. Without them, the node and the controller of an external cloud provider would replace
+// each other's addresses.
+func withProviderAddresses(own []corev1.NodeAddress, has *corev1.NodeStatus) []corev1.NodeAddress {
+	if has == nil {
+		return own
+	}
+	out := slices.Clone(own)
+	for _, a := range has.Addresses {
+		sets := func(o corev1.NodeAddress) bool { return o.Type == a.Type }
+		switch a.Type {
+		case corev1.NodeExternalIP, corev1.NodeExternalDNS, corev1.NodeInternalDNS:
+			if !slices.ContainsFunc(own, sets) {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
 }
 
 // allocatable returns the allocatable resources of the node, and the extended resources that an

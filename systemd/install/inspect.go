@@ -81,6 +81,24 @@ func property(ctx context.Context, unit, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// Properties returns properties of a unit by name, as systemctl show prints them.
+func Properties(ctx context.Context, unit string, names ...string) (map[string]string, error) {
+	args := []string{"show", "--property=" + strings.Join(names, ","), unit}
+	out, err := exec.CommandContext(ctx, "systemctl", args...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("properties of %s: %w", unit, err)
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		all[name] = value
+	}
+	return all, nil
+}
+
+// IsPackaged reports whether a package has installed the program.
+func IsPackaged(name string) bool { return checkNotPackaged(name, DebianLayout) != nil }
+
 // Status returns the status text of the service. Empty: none.
 func Status(ctx context.Context, w Spec) string { return property(ctx, w.service(), "StatusText") }
 

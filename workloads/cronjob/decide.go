@@ -84,7 +84,7 @@ func (s *state) scheduledTime(job *batchv1.Job) time.Time {
 	return at
 }
 
-// updateActive brings status.active, lastSuccessfulTime and lastScheduleTime up to the observed Jobs.
+// updateActive updates status.active, lastSuccessfulTime and lastScheduleTime from the observed Jobs.
 func (s *state) updateActive() {
 	known := map[*batchv1.Job]bool{}
 	var active []corev1.ObjectReference
@@ -138,7 +138,7 @@ func reference(job *batchv1.Job) corev1.ObjectReference {
 	}
 }
 
-// start creates the Job of the latest time that has come.
+// start creates the Job of the latest scheduled time that is not in the future.
 func (s *state) start() {
 	spec := &s.CronJob.Spec
 	if spec.TimeZone != nil && s.LocationError != nil {
@@ -177,7 +177,7 @@ func (s *state) start() {
 	s.create(at)
 }
 
-// due returns the latest time of the schedule that has come, or zero, and sets when to decide again.
+// due returns the latest scheduled time that is not in the future, or zero, and sets when to decide again.
 func (s *state) due(times schedule) time.Time {
 	earliest := s.CronJob.CreationTimestamp.Time
 	if last := s.status.LastScheduleTime; last != nil {
@@ -215,7 +215,7 @@ func (s *state) processed(at time.Time) bool {
 		slices.ContainsFunc(s.status.Active, func(r corev1.ObjectReference) bool { return r.Name == name })
 }
 
-// skipForeign gives up a time of the schedule if a Job of another owner has the name that its Job would have.
+// skipForeign skips a scheduled time if a Job of another owner has the name of its Job.
 func (s *state) skipForeign() {
 	job, ok := s.WriteError.Write.Object.(*batchv1.Job)
 	if !ok || s.WriteError.Write.Verb != workloads.Create || !apierrors.IsAlreadyExists(s.WriteError) {

@@ -137,7 +137,7 @@ func older(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }
 
-// manage takes step 2.
+// manage executes step 2.
 func (d *decision) manage() {
 	for _, p := range d.places {
 		switch {
@@ -242,8 +242,8 @@ func (d *decision) isUpdated(pod *corev1.Pod) bool {
 	return pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == d.hash || g != "" && pod.Labels[labelGeneration] == g
 }
 
-// available reports whether a pod has been ready for minReadySeconds. It plans a decision for when that changes by the
-// passing of time.
+// available reports whether a pod has been ready for minReadySeconds. It sets when to decide again if the pod
+// only has to stay ready.
 func (d *decision) available(pod *corev1.Pod) bool {
 	available, at := workloads.Available(pod, d.Set.Spec.MinReadySeconds, d.Now)
 	d.wake = workloads.Earlier(d.wake, at)

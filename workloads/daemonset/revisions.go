@@ -86,7 +86,7 @@ func (d *decision) newRevision(data []byte, number int64) (collided bool) {
 	return !bytes.Equal(d.Revisions[i].Data.Raw, data)
 }
 
-// truncate takes step 4. Revisions of pods count, but are not deleted.
+// truncate executes step 4. Revisions of pods count, but are not deleted.
 func (d *decision) truncate(old []*appsv1.ControllerRevision, pods []*corev1.Pod) {
 	if d.Set.Spec.RevisionHistoryLimit == nil {
 		return

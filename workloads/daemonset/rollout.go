@@ -44,7 +44,7 @@ func scaled(value *intstr.IntOrString, n, unset int) int {
 	return out
 }
 
-// rollOut takes step 3.
+// rollOut executes step 3.
 func (d *decision) rollOut() {
 	n := d.desired()
 	if surge := d.maxSurge(n); surge > 0 {

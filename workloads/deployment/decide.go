@@ -18,7 +18,7 @@ import (
 )
 
 // Kind is the kind of the objects that Decide decides about.
-var Kind = metav1.TypeMeta{APIVersion: appsv1.SchemeGroupVersion.String(), Kind: "Deployment"}
+var Kind = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}
 
 // Input is what a decision depends on.
 type Input struct {
@@ -118,7 +118,7 @@ func incremented(n *int32) *int32 {
 	return &out
 }
 
-// rollout is a decision in the making.
+// rollout is a decision in progress.
 type rollout struct {
 	in       Input
 	d        *appsv1.Deployment

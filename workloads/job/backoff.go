@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/workloads"
 )
 
 const (
@@ -81,16 +83,16 @@ func containersFinished(pod *corev1.Pod) (at time.Time) {
 	return at
 }
 
-// forDeletion sorts pods so that those to delete first come first: pods that have come less far and are younger.
+// forDeletion sorts pods so that those to delete first come first: pods that have made less progress and are younger.
 func forDeletion(pods []*corev1.Pod) []*corev1.Pod {
 	out := slices.Clone(pods)
 	slices.SortStableFunc(out, func(a, b *corev1.Pod) int {
 		return cmp.Or(
 			trueLast(a.Spec.NodeName != "", b.Spec.NodeName != ""),
-			cmp.Compare(phaseRank(a), phaseRank(b)),
+			cmp.Compare(workloads.PhaseRank(a), workloads.PhaseRank(b)),
 			trueLast(ready(a), ready(b)),
 			readySince(b).Compare(readySince(a)),
-			cmp.Compare(restarts(b), restarts(a)),
+			slices.Compare(workloads.Restarts(b), workloads.Restarts(a)),
 			b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name),
 		)

@@ -1,5 +1,5 @@
 // Package job decides what a Job needs next: pods to create and delete, tracking finalizers to remove, and the status.
-// It is pure. DecideTTL and DecideOrphan decide about finished Jobs and about pods that have lost their Job.
+// It is pure. DecideTTL and DecideOrphan decide about finished Jobs and about pods whose Job no longer exists.
 //
 // # Counting
 //

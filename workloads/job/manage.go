@@ -51,7 +51,7 @@ func (s *state) desired() int {
 }
 
 // surplus returns the active pods to delete, at least the given number: pods without a valid index, all but one of
-// each index, and then those that have come less far.
+// each index, and then those that have made less progress.
 func (s *state) surplus(atLeast int) (out []*corev1.Pod) {
 	rest := s.active
 	if s.isIndexed {

@@ -103,20 +103,3 @@ func trueLast(a, b bool) int {
 	}
 	return 1
 }
-
-func phaseRank(pod *corev1.Pod) int {
-	switch pod.Status.Phase {
-	case corev1.PodPending:
-		return 0
-	case corev1.PodUnknown:
-		return 1
-	}
-	return 2
-}
-
-func restarts(pod *corev1.Pod) (most int32) {
-	for i := range pod.Status.ContainerStatuses {
-		most = max(most, pod.Status.ContainerStatuses[i].RestartCount)
-	}
-	return most
-}

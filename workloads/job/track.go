@@ -16,8 +16,8 @@ type step int
 
 const (
 	keep           step = iota // not finished
-	countSucceeded             // the status gets to know it
-	countFailed                // the status gets to know it
+	countSucceeded             // add it to status.uncountedTerminatedPods.succeeded
+	countFailed                // add it to status.uncountedTerminatedPods.failed
 	release                    // remove the finalizer
 )
 

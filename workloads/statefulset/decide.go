@@ -17,7 +17,8 @@ import (
 // waiting for them.
 const AnnotationReplaceBrokenPods = "berth.dev/replace-broken-pods"
 
-// claimRetry is after how long to look again for a claim that is in the way. Usually its deletion is observed before.
+// claimRetry is the time until the next check of a claim that must be deleted first. Usually its deletion is observed
+// before.
 const claimRetry = 5 * time.Second
 
 // Kind is the type of the owner in owner references.
@@ -88,7 +89,7 @@ func Decide(in Input) workloads.Decision[appsv1.StatefulSetStatus] {
 	}
 }
 
-// reconcile takes steps 2 to 4 of the package documentation.
+// reconcile executes steps 2 to 4 of the package documentation.
 func (d *decision) reconcile() {
 	if d.createReplicas() {
 		return
@@ -159,8 +160,8 @@ func (d *decision) unavailable(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil || !d.available(pod)
 }
 
-// available reports whether a pod is running and has been ready for minReadySeconds. It plans a decision for when that
-// changes by the passing of time.
+// available reports whether a pod is running and has been ready for minReadySeconds. It sets when to
+// decide again if the pod only has to stay ready.
 func (d *decision) available(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodRunning {
 		return false

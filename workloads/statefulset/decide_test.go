@@ -187,7 +187,7 @@ func TestUnavailablePodsCountAgainstMaxUnavailable(t *testing.T) {
 	w.setReady("web-0", false)
 	w.setImage("b")
 	w.syncUntilQuiet()
-	w.checkPods("web-0:a! web-1:a web-2:a")
+	w.checkPods("web-0:a!- web-1:a web-2:a")
 }
 
 func TestOnDeleteReplacesNothing(t *testing.T) {
@@ -205,6 +205,15 @@ func TestOnDeleteReplacesNothing(t *testing.T) {
 	}
 	w.run()
 	w.checkPods("web-0:b web-1:a")
+	p, _ = workloadstest.Get[*corev1.Pod](w.s, namespace, "web-1")
+	if err := w.s.Delete(p); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	w.checkPods("web-0:b web-1:b")
+	if set := w.set(); set.Status.CurrentRevision != set.Status.UpdateRevision {
+		t.Errorf("the update is complete, but the current revision is %s", set.Status.CurrentRevision)
+	}
 }
 
 func TestTerminatedPodsAreRecreated(t *testing.T) {
@@ -250,12 +259,12 @@ func TestBrokenRollout(t *testing.T) {
 		edit func(*appsv1.StatefulSet)
 		want string
 	}{
-		"waits for the broken pod":                   {nil, "web-0:a web-1:a web-2:broken!"},
-		"replaces the broken pod with annotation":    {annotated, "web-0:a web-1:a web-2:broken!-"},
-		"the annotation respects OnDelete":           {both(annotated, onDelete), ""},
-		"the annotation respects the partition":      {both(annotated, partitioned), ""},
-		"the annotation replaces in parallel sets":   {both(annotated, parallel), "web-0:a web-1:a web-2:broken!-"},
-		"a parallel set waits without an annotation": {parallel, "web-0:a web-1:a web-2:broken!"},
+		"waits for the broken pod":                    {nil, "web-0:a web-1:a web-2:broken!"},
+		"replaces the broken pod with annotation":     {annotated, "web-0:a web-1:a web-2:broken!-"},
+		"the annotation respects OnDelete":            {both(annotated, onDelete), ""},
+		"the annotation respects the partition":       {both(annotated, partitioned), ""},
+		"the annotation replaces in parallel sets":    {both(annotated, parallel), "web-0:a web-1:a web-2:broken!-"},
+		"a parallel set does not need the annotation": {parallel, "web-0:a web-1:a web-2:broken!-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

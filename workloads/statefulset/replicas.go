@@ -8,7 +8,7 @@ import (
 	"berth/workloads"
 )
 
-// createReplicas takes step 2. It reports whether the decision must end here.
+// createReplicas executes step 2. It reports whether the decision must end here.
 func (d *decision) createReplicas() (done bool) {
 	for i := range d.replicas {
 		if d.ensureReplica(&d.replicas[i]) && d.ordered() {
@@ -81,7 +81,7 @@ func (d *decision) repair(r *replica) {
 	}
 }
 
-// deleteExcess takes step 3. It reports whether the decision must end here.
+// deleteExcess executes step 3. It reports whether the decision must end here.
 func (d *decision) deleteExcess() (done bool) {
 	first := d.firstUnavailable()
 	for _, r := range d.excess {

@@ -152,9 +152,12 @@ func partition(set *appsv1.StatefulSet) int {
 
 // maxUnavailable returns how many pods may be unavailable during a rolling update: at least 1, a percentage rounded
 // down.
-func (d *decision) maxUnavailable() int {
-	if r := d.Set.Spec.UpdateStrategy.RollingUpdate; r != nil && r.MaxUnavailable != nil {
-		n, err := intstr.GetScaledValueFromIntOrPercent(r.MaxUnavailable, len(d.replicas), false)
+func (d *decision) maxUnavailable() int { return MaxUnavailable(d.Set) }
+
+// MaxUnavailable returns how many pods of a set a rolling update may make unavailable.
+func MaxUnavailable(set *appsv1.StatefulSet) int {
+	if r := set.Spec.UpdateStrategy.RollingUpdate; r != nil && r.MaxUnavailable != nil {
+		n, err := intstr.GetScaledValueFromIntOrPercent(r.MaxUnavailable, int(replicas(set)), false)
 		if err == nil && n > 1 {
 			return n
 		}
@@ -162,7 +165,7 @@ func (d *decision) maxUnavailable() int {
 	return 1
 }
 
-// truncate takes step 5.
+// truncate executes step 5.
 func (d *decision) truncate(revisions []*appsv1.ControllerRevision, pods []*corev1.Pod) {
 	limit := -1
 	if l := d.Set.Spec.RevisionHistoryLimit; l != nil {

@@ -7,7 +7,7 @@ import (
 	"berth/workloads"
 )
 
-// rollOut takes step 4.
+// rollOut executes step 4.
 func (d *decision) rollOut() {
 	budget := d.maxUnavailable()
 	for _, r := range d.replicas {
@@ -35,9 +35,10 @@ func (d *decision) outdated(r *replica) bool {
 	return r.pod.DeletionTimestamp == nil && podRevision(r.pod) != d.update.Name
 }
 
-// replacesBroken reports whether the pod is unavailable, has to be replaced anyway, and the user allows this.
+// replacesBroken reports whether the pod is unavailable, has to be replaced anyway, and does not have to wait for
+// others: in a parallel set, or if the user allows this.
 func (d *decision) replacesBroken(r *replica) bool {
-	return d.Set.Annotations[AnnotationReplaceBrokenPods] == "true" &&
+	return (!d.ordered() || d.Set.Annotations[AnnotationReplaceBrokenPods] == "true") &&
 		d.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType &&
 		r.ordinal-start(d.Set) >= partition(d.Set) && d.outdated(r) && d.unavailable(r.pod)
 }

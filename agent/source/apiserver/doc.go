@@ -2,9 +2,10 @@
 //
 // It watches the pods whose spec.nodeName is the node, and the objects that they use: each
 // ConfigMap and Secret that a pod refers to, individually by name, as nodes are authorized to do;
-// Services, which define part of the environment; and RuntimeClasses. It requests service account
-// tokens for each pod and renews them. From these it builds Snapshots of the desired state. It does
-// not start or stop anything and does not write to the server.
+// Services, which define part of the environment; EndpointSlices if they are needed; and
+// RuntimeClasses. Services and EndpointSlices go to a services.Store for their consumers. The source
+// requests service account tokens for each pod and renews them. From these it builds Snapshots of the
+// desired state. It does not start or stop anything and does not write to the server.
 //
 // # Invariants
 //
@@ -26,5 +27,5 @@
 //	D5 Mirror pods are passed to OnPod and are never desired.
 //
 // Goroutines: Source.Run owns all state. It starts and waits for one watch per object, one each for
-// pods, Services and RuntimeClasses, and one goroutine per token request.
+// pods, Services, EndpointSlices and RuntimeClasses, and one goroutine per token request.
 package apiserver

@@ -20,6 +20,8 @@ import (
 	"berth/agent/source"
 	"berth/internal/apiclient"
 	"berth/podspec"
+	"berth/services"
+	"berth/services/policy"
 )
 
 // Options configures a Source. Client and NodeName are required.
@@ -37,6 +39,21 @@ type Options struct {
 	// while the server is reachable, pods of the previous run are not emitted either, because they
 	// may run on another machine. nil: the name is unique.
 	NameUnique <-chan struct{}
+
+	// Services receives the Services of the cluster, and its EndpointSlices when EndpointsNeeded is
+	// closed. nil: they are not needed.
+	Services *services.Store
+	// EndpointsNeeded is closed when EndpointSlices are needed. Nodes of other control planes are not
+	// authorized to read them by default. nil: never.
+	EndpointsNeeded <-chan struct{}
+	// Policies receives the NetworkPolicies of the cluster when PoliciesNeeded has a value. When there is
+	// a policy, it also receives the addresses that policies select if the value is true, and otherwise
+	// the pods and namespaces of the cluster. PoliciesNeeded is nil if they are not needed.
+	Policies       *policy.Store
+	PoliciesNeeded <-chan bool
+	// ServicesBeforePods delays pods until the Services are known, for a second at most, because one of
+	// them has the address of the cluster's DNS.
+	ServicesBeforePods bool
 
 	// OnPod is called with every pod of this node as the server has it, including its status and
 	// mirror pods. deleted reports that the pod was deleted. It may be nil.
@@ -80,7 +97,7 @@ type Source struct {
 	previousRestored bool // pods of the previous run are emitted
 	pods             map[types.UID]*trackedPod
 	objects          map[source.ObjectKey]*object
-	services         services
+	services         serviceCache
 	classes          map[string]string // handlers by name; nil: not listed yet
 	dirty            bool
 
@@ -103,13 +120,15 @@ func New(o Options) *Source {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Services == nil {
+		o.Services = services.NewStore()
+	}
 	if o.OnPod == nil {
 		o.OnPod = func(*corev1.Pod, bool) {}
 	}
 	s := &Source{
 		opt: o, calls: make(chan func(), 64), pods: map[types.UID]*trackedPod{},
-		objects:  map[source.ObjectKey]*object{},
-		services: services{all: map[types.NamespacedName]*corev1.Service{}},
+		objects: map[source.ObjectKey]*object{},
 	}
 	classes := previousRuntimeClasses(o.PreviousPods)
 	s.handlers.Store(&classes)
@@ -125,6 +144,8 @@ func (s *Source) Run(ctx context.Context, emit func(source.Snapshot)) error {
 	s.ctx, s.emit = ctx, emit
 	s.watchPods()
 	s.watchServices()
+	s.wg.Go(s.watchEndpointSlices)
+	s.wg.Go(s.watchPolicies)
 	s.watchRuntimeClasses()
 	serverTimer := time.NewTimer(serverTimeout)
 	defer serverTimer.Stop()
@@ -200,22 +221,27 @@ func (s *Source) step() (next time.Time) {
 func (s *Source) complete() bool { return s.listed && s.nodeRegistered }
 
 func (s *Source) snapshot() source.Snapshot {
+	pending := map[types.UID]bool{}
 	out := source.Snapshot{
 		Source:  source.APIServer,
 		Ready:   s.complete(),
+		Pending: pending,
 		Objects: make(map[source.ObjectKey]plan.Object, len(s.objects)),
 	}
 	for _, h := range s.pods {
 		if !s.nodeRegistered && !h.previous {
+			pending[h.pod.UID] = true
 			continue
 		}
 		h.emitted = h.emitted ||
 			!slices.ContainsFunc(
 				h.references,
-				func(key source.ObjectKey) bool { return !s.objects[key].resolved && requiredForSandbox(h.pod, key) },
+				func(key source.ObjectKey) bool { return !s.objects[key].resolved && s.requiredForSandbox(h.pod, key) },
 			)
 		if h.emitted {
 			out.Pods = append(out.Pods, h.pod)
+		} else {
+			pending[h.pod.UID] = true
 		}
 	}
 	slices.SortFunc(out.Pods, func(a, b *corev1.Pod) int {
@@ -231,10 +257,12 @@ func (s *Source) snapshot() source.Snapshot {
 }
 
 // requiredForSandbox reports whether the sandbox or the images of a pod need an object.
-func requiredForSandbox(pod *corev1.Pod, key source.ObjectKey) bool {
+func (s *Source) requiredForSandbox(pod *corev1.Pod, key source.ObjectKey) bool {
 	switch key.Kind {
 	case plan.RuntimeClass:
 		return true
+	case plan.Services:
+		return s.opt.ServicesBeforePods
 	case plan.Secret:
 		return slices.ContainsFunc(
 			pod.Spec.ImagePullSecrets,

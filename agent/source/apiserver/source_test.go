@@ -7,12 +7,16 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +28,8 @@ import (
 	"berth/agent/plan"
 	"berth/agent/source"
 	"berth/internal/apiclient"
+	"berth/services"
+	"berth/services/policy"
 )
 
 // offline returns a source whose server is not reachable and whose Run is not running. Tests call
@@ -89,7 +95,7 @@ func TestPreviousPodsUntilListSucceeds(t *testing.T) {
 	}
 	s.synced([]runtime.Object{podOf("b", "")})
 	s.services.read = true
-	s.environments()
+	s.environments("")
 	s.step()
 	last := (*snaps)[len(*snaps)-1]
 	if !last.Ready || len(last.Pods) != 1 || last.Pods[0].UID != "b" {
@@ -115,10 +121,10 @@ func TestPreviousPodsUntilNodeIsRegistered(t *testing.T) {
 		}
 		return out
 	}
-	has := []runtime.Object{podOf("a", ""), podOf("b", ""), podOf("new", "")}
+	has := func() []runtime.Object { return []runtime.Object{podOf("a", ""), podOf("b", ""), podOf("new", "")} }
 	for name, first := range map[string]func(s *Source){
 		"list before the timeout": func(s *Source) {
-			s.synced(has)
+			s.synced(has())
 			s.step()
 			s.waitExpired = true
 			s.restorePrevious()
@@ -127,9 +133,14 @@ func TestPreviousPodsUntilNodeIsRegistered(t *testing.T) {
 			s.waitExpired = true
 			s.restorePrevious()
 			s.step()
-			s.synced(has)
+			s.synced(has())
 		},
-		"repeated list": func(s *Source) { s.synced(has); s.synced(has); s.waitExpired = true; s.restorePrevious() },
+		"repeated list": func(s *Source) {
+			s.synced(has())
+			s.synced(has())
+			s.waitExpired = true
+			s.restorePrevious()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -193,13 +204,13 @@ func TestReachableServerDelaysPreviousPods(t *testing.T) {
 	})
 }
 
-// server answers every watch of pods with its list and no changes.
-type server []*corev1.Pod
+// server answers every watch with its objects of the watched type and no changes.
+type server []runtime.Object
 
-func answering(t *testing.T, pods ...*corev1.Pod) *apiclient.Client {
+func answering(t *testing.T, objects ...runtime.Object) *apiclient.Client {
 	t.Helper()
 	c, err := apiclient.New(apiclient.Options{Config: &rest.Config{
-		Host: "http://192.0.2.1", WrapTransport: func(http.RoundTripper) http.RoundTripper { return server(pods) },
+		Host: "http://192.0.2.1", WrapTransport: func(http.RoundTripper) http.RoundTripper { return server(objects) },
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +220,8 @@ func answering(t *testing.T, pods ...*corev1.Pod) *apiclient.Client {
 
 func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 	of := map[string]runtime.Object{"pods": &corev1.Pod{}, "services": &corev1.Service{},
-		"runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
+		"endpointslices": &discoveryv1.EndpointSlice{}, "networkpolicies": &networkingv1.NetworkPolicy{},
+		"namespaces": &corev1.Namespace{}, "runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
 	if of == nil {
 		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r}, nil
 	}
@@ -226,9 +238,9 @@ func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 			panic(err)
 		}
 	}
-	if _, pods := of.(*corev1.Pod); pods {
-		for _, pod := range s {
-			event("ADDED", pod)
+	for _, o := range s {
+		if reflect.TypeOf(o) == reflect.TypeOf(of) {
+			event("ADDED", o)
 		}
 	}
 	of.(metav1.Object).SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
@@ -245,6 +257,118 @@ func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body:       body,
 		Request:    r,
 	}, nil
+}
+
+// TestServicesAndEndpointSlices watches both kinds and reads them from the store.
+func TestServicesAndEndpointSlices(t *testing.T) {
+	t.Parallel()
+	svc := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.5", Ports: []corev1.ServicePort{{Port: 80}}}}
+	svc.Namespace, svc.Name = "ns", "web"
+	slice := func(name, service string) *discoveryv1.EndpointSlice {
+		es := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.7"}}}}
+		es.Namespace, es.Name, es.Labels = "ns", name, map[string]string{discoveryv1.LabelServiceName: service}
+		return es
+	}
+	synctest.Test(t, func(t *testing.T) {
+		store := services.NewStore()
+		needed := make(chan struct{})
+		s := New(Options{Client: answering(t, svc, slice("web-1", "web"), slice("manual", "")), Services: store,
+			EndpointsNeeded: needed})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- s.Run(ctx, func(source.Snapshot) {}) }()
+		synctest.Wait()
+		if store.Synced() {
+			t.Error("EndpointSlices are read before they are needed")
+		}
+		close(needed)
+		synctest.Wait()
+		got, slices := store.Service(services.Name{Namespace: "ns", Name: "web"})
+		if !store.Synced() || got == nil || got.Ports[0].Port != 80 || len(slices) != 1 || slices[0].Name != "web-1" ||
+			slices[0].Endpoints[0].Address.String() != "10.1.0.7" {
+			t.Errorf("synced %t: %+v %+v", store.Synced(), got, slices)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestPolicies: without a policy, no pods and namespaces are read. With one, it reaches the store together with
+// them.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	np := &networkingv1.NetworkPolicy{}
+	np.Namespace, np.Name = "ns", "web"
+	space := &corev1.Namespace{}
+	space.Name, space.Labels = "ns", map[string]string{"a": "b"}
+	pod := podOf("a", "")
+	for _, c := range []struct {
+		name    string
+		objects []runtime.Object
+		want    int
+	}{
+		{"no policy", []runtime.Object{pod, space}, 0},
+		{"a policy", []runtime.Object{np, pod, space}, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := policy.NewStore()
+			needed := make(chan bool, 1)
+			reads := &countedReads{inner: server(c.objects), reads: map[string]int{}}
+			client, err := apiclient.New(apiclient.Options{Config: &rest.Config{
+				Host: "http://192.0.2.1", WrapTransport: func(http.RoundTripper) http.RoundTripper { return reads },
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := New(Options{Client: client, NodeName: "n", Policies: store, PoliciesNeeded: needed})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- s.Run(ctx, func(source.Snapshot) {}) }()
+			synctest.Wait()
+			if store.Synced() {
+				t.Errorf("%s: policies are read before they are needed", c.name)
+			}
+			needed <- false
+			synctest.Wait()
+			if !store.Synced() || store.PolicyNumber() != c.want {
+				t.Errorf("%s: synced %t, %d policies", c.name, store.Synced(), store.PolicyNumber())
+			}
+			// The pods of the node are always read.
+			if got := reads.of("namespaces"); got != c.want {
+				t.Errorf("%s: namespaces were read %d times, want %d", c.name, got, c.want)
+			}
+			if got := reads.of("pods"); got != 1+c.want {
+				t.Errorf("%s: pods were read %d times, want %d", c.name, got, 1+c.want)
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// countedReads counts requests by resource.
+type countedReads struct {
+	inner http.RoundTripper
+	mu    sync.Mutex
+	reads map[string]int
+}
+
+func (c *countedReads) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	c.reads[path.Base(r.URL.Path)]++
+	c.mu.Unlock()
+	return c.inner.RoundTrip(r)
+}
+
+func (c *countedReads) of(resource string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reads[resource]
 }
 
 // Invariant D2: unresolved objects are late at first, and errors after the timeout.
@@ -289,12 +413,12 @@ func TestPodWaitsForSandboxObjects(t *testing.T) {
 			want(&pod.Spec)
 			s.synced([]runtime.Object{pod})
 			s.step()
-			if len(*snaps) != 1 || len((*snaps)[0].Pods) != 0 {
+			if len(*snaps) != 1 || len((*snaps)[0].Pods) != 0 || !(*snaps)[0].Pending["a"] {
 				t.Fatalf("%+v", *snaps)
 			}
 			now = now.Add(objectTimeout)
 			s.step()
-			if last := (*snaps)[len(*snaps)-1]; len(last.Pods) != 1 {
+			if last := (*snaps)[len(*snaps)-1]; len(last.Pods) != 1 || len(last.Pending) != 0 {
 				t.Errorf("%+v", last)
 			}
 		})
@@ -350,7 +474,12 @@ func TestServiceEnvironment(t *testing.T) {
 	svc.Name = "my-web"
 	headless := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: svc.Spec.Ports}}
 	var got []string
-	for _, v := range environmentOf([]*corev1.Service{svc, headless}) {
+	headless.Name = "headless"
+	both := map[string]*services.Service{
+		"my-web": services.FromService(svc), "headless": services.FromService(headless),
+	}
+	env, _ := services.Environment(both, nil)
+	for _, v := range env {
 		got = append(got, v.Name+"="+v.Value)
 	}
 	want := []string{
@@ -366,28 +495,35 @@ func TestServiceEnvironment(t *testing.T) {
 	}
 }
 
-// Only default/kubernetes, and only with the annotation.
-func TestKubernetesServiceAddress(t *testing.T) {
+func TestEnvironmentOfKubernetesService(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct{ namespace, name, at, host, port string }{
-		{"default", "kubernetes", "", "10.43.0.1", "443"},
-		{"default", "kubernetes", "192.0.2.1:6443,192.0.2.2:6443", "192.0.2.1", "6443"},
-		{"default", "kubernetes", "[fd00::1]:6443", "fd00::1", "6443"},
-		{"default", "kubernetes", "nonsense", "10.43.0.1", "443"},
-		{"other", "kubernetes", "192.0.2.1:6443", "10.43.0.1", "443"},
-		{"default", "web", "192.0.2.1:6443", "10.43.0.1", "443"},
-	} {
-		svc := &corev1.Service{
-			Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.1", Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
+	of := func(ip string) *services.Service {
+		return services.FromService(&corev1.Service{
+			Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
+		})
+	}
+	// A Service of this name in another namespace does not replace that of the API server.
+	linked := map[string]*services.Service{"kubernetes": of("10.43.0.9"), "web": of("10.43.0.8")}
+	value := func(env []corev1.EnvVar, name string) string {
+		for _, v := range env {
+			if v.Name == name {
+				return v.Value
+			}
 		}
-		svc.Namespace, svc.Name, svc.Annotations = row.namespace, row.name, map[string]string{
-			reachedAtAnnotation: row.at,
-		}
-		trimService(svc)
-		env := environmentOf([]*corev1.Service{svc})
-		if env[0].Value != row.host || env[1].Value != row.port || env[2].Value != row.port {
-			t.Errorf("%+v: %v", row, env)
-		}
+		return ""
+	}
+	with, version := services.Environment(linked, of("10.43.0.1"))
+	if value(with, "KUBERNETES_SERVICE_HOST") != "10.43.0.1" || value(with, "KUBERNETES_SERVICE_PORT") != "443" ||
+		value(with, "WEB_SERVICE_HOST") != "10.43.0.8" || len(linked) != 2 {
+		t.Errorf("got %v", with)
+	}
+	only, other := services.Environment(nil, of("10.43.0.1"))
+	if value(only, "KUBERNETES_SERVICE_HOST") != "10.43.0.1" || value(only, "WEB_SERVICE_HOST") != "" ||
+		version == other {
+		t.Errorf("without links: got %v, versions %s and %s", only, version, other)
+	}
+	if env, _ := services.Environment(linked, nil); value(env, "KUBERNETES_SERVICE_HOST") != "" {
+		t.Errorf("without the Service of the API server: got %v", env)
 	}
 }
 

@@ -409,7 +409,7 @@ func (m *Manager) finishRequest(uid types.UID, ps *podStatus, action string, wan
 		}
 	default:
 		if ps.retries == 0 {
-			log.Debug("request failed, retrying", "action", action, "err", err)
+			log.Debug("request failed; retrying", "action", action, "err", err)
 		}
 		ps.notBefore = m.opt.Now().Add(min(retryBase<<min(ps.retries, 10), retryMax))
 		ps.retries++

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"time"
@@ -103,8 +104,9 @@ func (m *Manager) attachMirror(ps *podStatus, object *corev1.Pod) {
 
 // mirrorMatches reports whether the mirror pod belongs to the current version of the static pod.
 func mirrorMatches(object, pod *corev1.Pod) bool {
+	content := cmp.Or(object.Annotations[source.AnnotationContent], pod.Annotations[source.AnnotationAdopted])
 	return object.Annotations[corev1.MirrorPodAnnotationKey] == string(pod.UID) &&
-		object.Annotations[source.AnnotationContent] == pod.Annotations[source.AnnotationContent]
+		content == pod.Annotations[source.AnnotationContent]
 }
 
 func (m *Manager) deleteMirror(name types.NamespacedName, mp *mirror, run func(func(context.Context) func())) {
@@ -179,7 +181,7 @@ func (m *Manager) finishMirrorRequest(name types.NamespacedName, mp *mirror, act
 		mp.notBefore = m.opt.Now().Add(rejectedRetryInterval)
 	default: // the source will report an existing object
 		if mp.retries == 0 {
-			m.opt.Log.Debug("request failed, retrying", "action", action, "pod", name.String(), "err", err)
+			m.opt.Log.Debug("request failed; retrying", "action", action, "pod", name.String(), "err", err)
 		}
 		mp.notBefore = m.opt.Now().Add(min(retryBase<<min(mp.retries, 10), retryMax))
 		mp.retries++

@@ -27,10 +27,12 @@ const (
 	MaxMessageBytes = 1024
 )
 
-// PodRef references the pod of an event.
+// PodRef references the pod of an event, or the workload that it belongs to.
 type PodRef struct {
 	Namespace, Name string
 	UID             types.UID
+	// Kind and APIVersion are empty for a pod.
+	Kind, APIVersion string
 }
 
 // PodRefOf returns the PodRef of a pod.
@@ -265,6 +267,17 @@ func (r *Recorder) PodDeleted(uid types.UID) {
 	r.expire(now)
 }
 
+// PodCreated ends the retention time of the events of an earlier pod with the UID: a file that is deleted and written
+// again defines a pod with the same UID.
+func (r *Recorder) PodCreated(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.pods[uid]; p != nil && !p.deletedAt.IsZero() {
+		p.deletedAt = time.Time{}
+		r.deletedPods--
+	}
+}
+
 // expire drops the events of pods deleted before the retention time, and of the oldest deleted pods
 // above the limit.
 func (r *Recorder) expire(now time.Time) {
@@ -314,7 +327,8 @@ func (r *Recorder) object(ref PodRef, x *entry) corev1.Event {
 			CreationTimestamp: metav1.NewTime(x.first),
 		},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Pod", Namespace: ref.Namespace, Name: ref.Name, UID: ref.UID, FieldPath: x.path,
+			APIVersion: cmp.Or(ref.APIVersion, "v1"), Kind: cmp.Or(ref.Kind, "Pod"), Namespace: ref.Namespace,
+			Name: ref.Name, UID: ref.UID, FieldPath: x.path,
 		},
 		Reason: x.reason, Message: x.message, Type: x.typ, Count: x.count,
 		FirstTimestamp:      metav1.NewTime(x.first),

@@ -110,7 +110,7 @@ func TestEventNameStableVersionIncreases(t *testing.T) {
 	if first.Name != second.Name || first.ResourceVersion == second.ResourceVersion {
 		t.Errorf("names %s %s, versions %s %s", first.Name, second.Name, first.ResourceVersion, second.ResourceVersion)
 	}
-	e.Record(PodRef{"default", "web", "u2"}, Event{Reason: "A"})
+	e.Record(PodRef{Namespace: "default", Name: "web", UID: "u2"}, Event{Reason: "A"})
 	if n := e.List("u2")[0].Name; n == first.Name {
 		t.Errorf("two pods of one name share event name %s", n)
 	}
@@ -155,7 +155,7 @@ func TestDeletedPodEventsExpire(t *testing.T) { // R4
 		t.Errorf("%d events after the retention", n)
 	}
 	for i := range 10 {
-		r := PodRef{"default", "p", types.UID(fmt.Sprint("g", i))}
+		r := PodRef{Namespace: "default", Name: "p", UID: types.UID(fmt.Sprint("g", i))}
 		e.Record(r, Event{Reason: "Killing"})
 		e.PodDeleted(r.UID)
 		c.add(time.Second)
@@ -167,10 +167,35 @@ func TestDeletedPodEventsExpire(t *testing.T) { // R4
 	}
 }
 
+func TestEventsOfPodCreatedAgainAreKept(t *testing.T) { // R4
+	c := newClock()
+	e := NewRecorder(RecorderOptions{Now: c.Now, MaxDeletedPods: 1})
+	e.PodCreated("u1")
+	e.Record(web, Event{Reason: "Killing"})
+	e.PodDeleted("u1")
+	c.add(time.Minute)
+	e.PodCreated("u1")
+	for i := range 3 { // more deleted pods than are kept
+		r := PodRef{Namespace: "default", Name: "p", UID: types.UID(fmt.Sprint("g", i))}
+		e.Record(r, Event{Reason: "Killing"})
+		e.PodDeleted(r.UID)
+	}
+	c.add(2 * time.Hour)
+	if all := e.All(); len(all) != 1 || all[0].InvolvedObject.UID != "u1" {
+		t.Errorf("events %v, want that of the pod that exists", all)
+	}
+	e.PodDeleted("u1")
+	c.add(2 * time.Hour)
+	if n := len(e.All()); n != 0 {
+		t.Errorf("%d events after the retention", n)
+	}
+}
+
 func TestRecorderAllOrdered(t *testing.T) {
 	e := NewRecorder(RecorderOptions{Now: newClock().Now})
 	for i := range 20 {
-		e.Record(PodRef{"default", "p", types.UID(fmt.Sprint(i % 3))}, Event{Reason: "R", Message: fmt.Sprint(i)})
+		e.Record(PodRef{Namespace: "default", Name: "p", UID: types.UID(fmt.Sprint(i % 3))},
+			Event{Reason: "R", Message: fmt.Sprint(i)})
 	}
 	for i, ev := range e.All() {
 		if ev.Message != fmt.Sprint(i) {
@@ -210,7 +235,8 @@ func TestRecorderConcurrent(t *testing.T) {
 		wg.Go(func() {
 			uid := types.UID(fmt.Sprint(i % 2))
 			for j := range 500 {
-				e.Record(PodRef{"default", "p", uid}, Event{Reason: "R", Message: fmt.Sprint(i, j)})
+				e.Record(PodRef{Namespace: "default", Name: "p", UID: uid},
+					Event{Reason: "R", Message: fmt.Sprint(i, j)})
 				if j%50 == 0 {
 					_, s := e.Subscribe(1)
 					e.All()

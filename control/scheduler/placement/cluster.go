@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -31,7 +32,8 @@ type nodeInfo struct {
 	unschedulable    bool
 	images           map[string]int64 // size in bytes by name
 	used             admission.Used
-	nonZeroRequests  cpuAndMemory // requests of its pods, with defaults for missing requests
+	requests         cpuAndMemory // requests of its pods
+	nonZeroRequests  cpuAndMemory // the same with defaults for missing requests
 	pods             map[types.UID]*podInfo
 	podsWithAffinity map[types.UID]*podInfo // the pods with inter-pod affinity terms
 	nominated        map[types.UID]*podInfo // pods for which this is the nominated node
@@ -85,6 +87,9 @@ func (c *Cluster) RemoveNode(name string) {
 // NodeNames returns the names of the nodes, sorted.
 func (c *Cluster) NodeNames() []string { return slices.Clone(c.names) }
 
+// Size returns the number of nodes, and of pods on nodes.
+func (c *Cluster) Size() (nodes, pods int) { return len(c.names), len(c.pods) }
+
 // SetNamespace sets the labels of a namespace, which affinity terms may select.
 func (c *Cluster) SetNamespace(name string, set map[string]string) { c.namespaces[name] = set }
 
@@ -103,6 +108,7 @@ func (c *Cluster) AddPod(pod *corev1.Pod) {
 	node := c.nodeInfo(pod.Spec.NodeName)
 	node.pods[pod.UID] = info
 	node.used.AddBound(pod)
+	node.requests.add(info.requests, 1)
 	node.nonZeroRequests.add(info.nonZeroRequests, 1)
 	if info.terms.any() {
 		node.podsWithAffinity[pod.UID] = info
@@ -126,6 +132,7 @@ func (c *Cluster) RemovePod(uid types.UID) {
 	delete(node.pods, uid)
 	delete(node.podsWithAffinity, uid)
 	node.used.RemoveBound(info.pod)
+	node.requests.add(info.requests, -1)
 	node.nonZeroRequests.add(info.nonZeroRequests, -1)
 	c.removeIfUnused(node)
 }
@@ -150,6 +157,20 @@ func (c *Cluster) Nominate(uid types.UID, pod *corev1.Pod, name string) {
 	if name != "" {
 		c.nodeInfo(name).nominated[uid] = newPodInfo(pod)
 	}
+}
+
+// NominatedBelow returns the pods of a lower priority that are nominated for a node, unordered.
+func (c *Cluster) NominatedBelow(priority int32, name string) (out []*corev1.Pod) {
+	node, ok := c.nodes[name]
+	if !ok {
+		return nil
+	}
+	for _, other := range node.nominated {
+		if other.priority < priority {
+			out = append(out, other.pod)
+		}
+	}
+	return out
 }
 
 func (c *Cluster) nodeInfo(name string) *nodeInfo {
@@ -201,20 +222,45 @@ func (a *cpuAndMemory) add(b cpuAndMemory, sign int64) {
 	a.memory += sign * b.memory
 }
 
-func nonZeroRequestsOf(pod *corev1.Pod) cpuAndMemory {
+func requestsOf(pod *corev1.Pod) cpuAndMemory {
 	requests := podspec.RequestsWithStatus(pod)
-	var missing cpuAndMemory
-	for i := range pod.Spec.Containers {
-		explicit := pod.Spec.Containers[i].Resources.Requests
-		if _, ok := explicit[corev1.ResourceCPU]; !ok {
-			missing.milliCPU += defaultMilliCPURequest
-		}
-		if _, ok := explicit[corev1.ResourceMemory]; !ok {
-			missing.memory += defaultMemoryRequest
+	return cpuAndMemory{requests.Cpu().MilliValue(), requests.Memory().Value()}
+}
+
+// nonZeroRequestsOf returns the requests with a default for each container that has none.
+func nonZeroRequestsOf(pod *corev1.Pod) cpuAndMemory {
+	complete := true
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			r := list[i].Resources.Requests
+			_, cpu := r[corev1.ResourceCPU]
+			_, memory := r[corev1.ResourceMemory]
+			complete = complete && cpu && memory
 		}
 	}
-	if r := pod.Spec.Resources; r != nil && len(r.Requests) > 0 {
-		missing = cpuAndMemory{}
+	if complete {
+		return requestsOf(pod)
 	}
-	return cpuAndMemory{requests.Cpu().MilliValue() + missing.milliCPU, requests.Memory().Value() + missing.memory}
+	filled := *pod
+	filled.Spec.InitContainers, filled.Spec.Containers = withDefaultRequests(pod.Spec.InitContainers),
+		withDefaultRequests(pod.Spec.Containers)
+	return requestsOf(&filled)
+}
+
+func withDefaultRequests(containers []corev1.Container) []corev1.Container {
+	out := slices.Clone(containers)
+	for i := range out {
+		requests := maps.Clone(out[i].Resources.Requests)
+		if requests == nil {
+			requests = corev1.ResourceList{}
+		}
+		if _, ok := requests[corev1.ResourceCPU]; !ok {
+			requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(defaultMilliCPURequest, resource.DecimalSI)
+		}
+		if _, ok := requests[corev1.ResourceMemory]; !ok {
+			requests[corev1.ResourceMemory] = *resource.NewQuantity(defaultMemoryRequest, resource.BinarySI)
+		}
+		out[i].Resources.Requests = requests
+	}
+	return out
 }

@@ -1,12 +1,12 @@
 package placement
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"berth/admission"
 	"berth/podspec"
@@ -16,6 +16,7 @@ import (
 const (
 	reasonUnschedulable        = "node(s) were unschedulable"
 	reasonName                 = "node(s) didn't match the requested node name"
+	reasonTaint                = "node(s) had untolerated taint(s)"
 	reasonAffinity             = "node(s) didn't match Pod's node affinity/selector"
 	reasonPodFeatures          = "node(s) didn't support pod features "
 	reasonVolume               = "node(s) didn't match PersistentVolume's node affinity"
@@ -63,13 +64,23 @@ type attempt struct {
 	*podInfo
 	cluster  *Cluster
 	volumes  []*corev1.NodeSelector // node affinities of its volumes
+	siblings labels.Selector        // of the pods that it is spread with by default, or nil
 	spread   []spreadConstraint
 	affinity affinityCounts
 }
 
-func (c *Cluster) newAttempt(pod *corev1.Pod, volumes []*corev1.NodeSelector) *attempt {
-	a := &attempt{podInfo: newPodInfo(pod), cluster: c, volumes: volumes}
-	a.spread = a.countSpread(corev1.DoNotSchedule)
+// Related is what other objects contribute to the placement of a pod.
+type Related struct {
+	// Volumes are the node affinities of the pod's volumes.
+	Volumes []*corev1.NodeSelector
+	// Siblings selects the pods of the pod's Services and controller. A pod without topology spread constraints is
+	// spread over nodes and zones together with them. Nil: it is not.
+	Siblings labels.Selector
+}
+
+func (c *Cluster) newAttempt(pod *corev1.Pod, with Related) *attempt {
+	a := &attempt{podInfo: newPodInfo(pod), cluster: c, volumes: with.Volumes, siblings: with.Siblings}
+	a.spread = a.countSpread()
 	a.affinity = a.countAffinity()
 	return a
 }
@@ -108,8 +119,7 @@ func (a *attempt) filter(node *nodeInfo, used admission.Used) *Rejection {
 	}
 	for _, t := range node.Taints {
 		if t.Effect != corev1.TaintEffectPreferNoSchedule && !admission.Tolerated(t, pod.Spec.Tolerations) {
-			return &Rejection{[]string{fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)},
-				FilterTaintToleration, true}
+			return &Rejection{[]string{reasonTaint}, FilterTaintToleration, true}
 		}
 	}
 	if !admission.MatchesSelectors(node.Node, pod) {

@@ -24,8 +24,9 @@ func TestScheduleInvariants(t *testing.T) {
 			for i := range 40 {
 				pod := randomPod(t, r, fmt.Sprintf("p%d", i))
 				before := fmt.Sprint(c.used())
-				choice := c.Schedule(pod)
-				if again := c.Schedule(pod); again.Node != choice.Node || again.Message() != choice.Message() {
+				choice := c.Schedule(pod, Related{})
+				if again := c.Schedule(pod, Related{}); again.Node != choice.Node ||
+					again.Message() != choice.Message() {
 					t.Fatalf("got different results: %q, then %q", choice.Node, again.Node)
 				}
 				if choice.Node == "" {
@@ -64,7 +65,7 @@ func (c *Cluster) used() map[string]admission.Used {
 // sufficient.
 func checkPreemption(t *testing.T, c *Cluster, pod *corev1.Pod, choice Result, in []*corev1.Pod) []*corev1.Pod {
 	t.Helper()
-	p := c.Preempt(pod, choice, nil)
+	p := c.Preempt(pod, choice, nil, Related{})
 	if p.Node == "" {
 		return in
 	}
@@ -157,7 +158,7 @@ func BenchmarkSchedule100Nodes1000Pods(b *testing.B) {
 	}
 	pod := podOf(b, "new", cpu1)
 	for b.Loop() {
-		if c.Schedule(pod).Node == "" {
+		if c.Schedule(pod, Related{}).Node == "" {
 			b.Fatal("no node")
 		}
 	}

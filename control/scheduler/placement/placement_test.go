@@ -114,6 +114,7 @@ func TestSchedule(t *testing.T) {
 		existing map[string]string // existing pods: "name@node" to manifest
 		pod      string
 		want     string // node, or the message
+		siblings labels.Selector
 	}{
 		{name: "no nodes", pod: nodeAny, want: "no nodes available to schedule pods"},
 		{name: "a single node", nodes: []string{nodeAny}, pod: nodeAny, want: "n1"},
@@ -121,7 +122,7 @@ func TestSchedule(t *testing.T) {
 			pod: cpu1, want: "n2"},
 		{name: "all reasons are counted", nodes: []string{nodeAny, tainted, tainted}, existing: map[string]string{
 			"a@n1": cpu1}, pod: cpu2,
-			want: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {gpu: yes}."},
+			want: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."},
 		{name: "a cordoned node", nodes: []string{cordoned}, pod: nodeAny,
 			want: "0/1 nodes are available: 1 node(s) were unschedulable."},
 		{name: "a pod that tolerates the cordon", nodes: []string{cordoned}, want: "n1",
@@ -216,7 +217,7 @@ func TestSchedule(t *testing.T) {
 			want: "0/2 nodes are available: 2 node(s) didn't match pod topology spread constraints."},
 		{name: "spreading counts tainted zones by default", nodes: []string{nodeAny, nodeAny, tainted},
 			existing: map[string]string{"a@n1": web}, pod: spreadBy(required),
-			want: "0/3 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 2 node(s) didn't match " +
+			want: "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 node(s) didn't match " +
 				"pod topology " +
 				"spread constraints."},
 		{name: "spreading ignores tainted zones with nodeTaintsPolicy Honor", nodes: []string{tinyNode(), nodeAny,
@@ -231,10 +232,8 @@ func TestSchedule(t *testing.T) {
 				"a@n1": web, "b@n2": web}, pod: spreadBy("whenUnsatisfiable: ScheduleAnyway"), want: "n3"},
 		{name: "default spreading of siblings", nodes: []string{nodeAny, nodeAny}, want: "n2",
 			existing: map[string]string{
-				"a@n1": "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, " +
-					"uid: r, controller: true}]}"},
-			pod: "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: r, " +
-				"controller: true}]}"},
+				"a@n1": "metadata: {labels: {app: web}}"}, pod: "metadata: {labels: {app: web}}",
+			siblings: labels.SelectorFromSet(labels.Set{"app": "web"})},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newTestCluster(t, row.nodes...)
@@ -242,7 +241,7 @@ func TestSchedule(t *testing.T) {
 				name, node, _ := strings.Cut(key, "@")
 				c.AddPod(onNode(podOf(t, name, text), node))
 			}
-			choice := c.Schedule(podOf(t, "new", row.pod))
+			choice := c.Schedule(podOf(t, "new", row.pod), Related{Siblings: row.siblings})
 			got := choice.Node
 			if got == "" {
 				got = choice.Message()
@@ -319,6 +318,15 @@ func TestPreempt(t *testing.T) {
 			existing: func(t testing.TB) []*corev1.Pod {
 				p := withPriority(t, "low", 0, cpu1, "n1")
 				p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget,
+					Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}}
+				return []*corev1.Pod{p}
+			}},
+		{name: "a pod that terminates for another reason is a victim", nodes: []string{nodeAny}, text: cpu2,
+			pod: func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" }, want: "n1: low",
+			existing: func(t testing.TB) []*corev1.Pod {
+				p := withPriority(t, "low", 0, cpu1, "n1")
+				p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 				return []*corev1.Pod{p}
 			}},
 	} {
@@ -331,11 +339,11 @@ func TestPreempt(t *testing.T) {
 			if row.pod != nil {
 				row.pod(pod)
 			}
-			choice := c.Schedule(pod)
+			choice := c.Schedule(pod, Related{})
 			if choice.Node != "" {
 				t.Fatalf("the pod fits %s without preemption", choice.Node)
 			}
-			p := c.Preempt(pod, choice, row.budgets)
+			p := c.Preempt(pod, choice, row.budgets, Related{})
 			got := p.Message
 			if p.Node != "" {
 				names := make([]string, 0, len(p.Victims))
@@ -354,20 +362,63 @@ func TestPreempt(t *testing.T) {
 func TestNominatedPodReservesResources(t *testing.T) {
 	c := newTestCluster(t, nodeAny)
 	c.Nominate("first", withPriority(t, "first", 10, cpu2, ""), "n1")
-	if got := c.Schedule(withPriority(t, "second", 9, cpu1, "")); got.Node != "" {
+	if got := c.Schedule(withPriority(t, "second", 9, cpu1, ""), Related{}); got.Node != "" {
 		t.Errorf("a pod of lower priority uses the reserved resources on %s", got.Node)
 	}
-	if got := c.Schedule(withPriority(t, "third", 11, cpu1, "")); got.Node != "n1" {
+	if got := c.Schedule(withPriority(t, "third", 11, cpu1, ""), Related{}); got.Node != "n1" {
 		t.Errorf("a pod of higher priority was rejected: %s", got.Message())
 	}
 	first := withPriority(t, "first", 10, cpu2, "")
 	first.Status.NominatedNodeName = "n1"
-	if got := c.Schedule(first); got.Node != "n1" {
+	if got := c.Schedule(first, Related{}); got.Node != "n1" {
 		t.Errorf("the nominated pod was rejected: %s", got.Message())
 	}
 	c.RemovePod("first")
-	if got := c.Schedule(withPriority(t, "second", 9, cpu1, "")); got.Node != "n1" {
+	if got := c.Schedule(withPriority(t, "second", 9, cpu1, ""), Related{}); got.Node != "n1" {
 		t.Errorf("the resources are still reserved: %s", got.Message())
+	}
+}
+
+// TestNominationAfterAttempt checks the nominated node after a failed attempt of a pod that is nominated for n1.
+func TestNominationAfterAttempt(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		policy  corev1.PreemptionPolicy
+		victims string // the node of a pod of lower priority
+		want    string
+	}{
+		"never preempts":     {policy: corev1.PreemptNever, victims: "n2", want: "n1"},
+		"preempts elsewhere": {policy: corev1.PreemptLowerPriority, victims: "n2", want: "n2"},
+		"has no victims":     {policy: corev1.PreemptLowerPriority, want: ""},
+	} {
+		c := newTestCluster(t, nodeAny, nodeAny)
+		for _, node := range []string{"n1", "n2"} {
+			priority := int32(20)
+			if node == row.victims {
+				priority = 5
+			}
+			c.AddPod(withPriority(t, node, priority, cpu2, node))
+		}
+		pod := withPriority(t, "new", 10, cpu2, "")
+		pod.Spec.PreemptionPolicy, pod.Status.NominatedNodeName = &row.policy, "n1"
+		result := c.Schedule(pod, Related{})
+		if got := c.Preempt(pod, result, nil, Related{}).Nominated(pod); got != row.want {
+			t.Errorf("%s: nominated for %q, want %q", name, got, row.want)
+		}
+	}
+}
+
+func TestNominatedBelow(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, nodeAny, nodeAny)
+	c.Nominate("low", withPriority(t, "low", 5, cpu1, ""), "n1")
+	c.Nominate("equal", withPriority(t, "equal", 10, cpu1, ""), "n1")
+	c.Nominate("elsewhere", withPriority(t, "elsewhere", 5, cpu1, ""), "n2")
+	if got := c.NominatedBelow(10, "n1"); len(got) != 1 || got[0].Name != "low" {
+		t.Errorf("got %v, want the pod low", got)
+	}
+	if got := c.NominatedBelow(10, "unknown"); len(got) > 0 {
+		t.Errorf("pods on an unknown node: %v", got)
 	}
 }
 
@@ -399,11 +450,11 @@ func TestPendingResizeCountsAsUsed(t *testing.T) {
 	} {
 		c := newTestCluster(t, nodeAny)
 		c.AddPod(row.placed)
-		choice := c.Schedule(preemptor)
+		choice := c.Schedule(preemptor, Related{})
 		if got := choice.Node == "n1"; got != row.fits {
 			t.Errorf("%s: %q %s", row.name, choice.Node, choice.Message())
 		}
-		if p := c.Preempt(preemptor, choice, nil); !row.fits && len(p.Victims) != 1 {
+		if p := c.Preempt(preemptor, choice, nil, Related{}); !row.fits && len(p.Victims) != 1 {
 			t.Errorf("%s: got no preemption: %s", row.name, p.Message)
 		}
 		c.RemovePod(row.placed.UID)
@@ -422,16 +473,16 @@ func TestVolumeNodeAffinity(t *testing.T) {
 			}}}}
 	}
 	pod := podOf(t, "p", nodeAny)
-	if got := c.Schedule(pod, in("b")).Node; got != "n3" {
+	if got := c.Schedule(pod, Related{Volumes: []*corev1.NodeSelector{in("b")}}).Node; got != "n3" {
 		t.Errorf("got node %q, want the volume's node n3", got)
 	}
-	choice := c.Schedule(pod, in("a"), in("b"))
+	choice := c.Schedule(pod, Related{Volumes: []*corev1.NodeSelector{in("a"), in("b")}})
 	want := "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity."
 	if got := choice.Message(); got != want {
 		t.Error(got)
 	}
 	choice = c.Unschedulable("pod has unbound immediate PersistentVolumeClaims")
-	got := choice.Message() + " preemption: " + c.Preempt(pod, choice, nil).Message
+	got := choice.Message() + " preemption: " + c.Preempt(pod, choice, nil, Related{}).Message
 	want = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/3 nodes are " +
 		"available: 3 Preemption is not helpful for scheduling."
 	if got != want {
@@ -443,11 +494,12 @@ func TestClusterAddAndRemoveNode(t *testing.T) {
 	c := NewCluster()
 	c.AddPod(onNode(podOf(t, "early", cpu2), "n1"))
 	c.SetNode(nodeOf(t, "n1", nodeAny))
-	if got := c.Schedule(podOf(t, "p", cpu1)).Message(); got != "0/1 nodes are available: 1 Insufficient cpu." {
+	const full = "0/1 nodes are available: 1 Insufficient cpu."
+	if got := c.Schedule(podOf(t, "p", cpu1), Related{}).Message(); got != full {
 		t.Errorf("a pod added before its node is not counted: %s", got)
 	}
 	c.RemoveNode("n1")
-	if got := c.Schedule(podOf(t, "p", cpu1)).Message(); got != "no nodes available to schedule pods" {
+	if got := c.Schedule(podOf(t, "p", cpu1), Related{}).Message(); got != "no nodes available to schedule pods" {
 		t.Error(got)
 	}
 	c.RemovePod("early")

@@ -15,14 +15,15 @@ import (
 type podInfo struct {
 	pod             *corev1.Pod
 	priority        int32
-	nonZeroRequests cpuAndMemory
+	requests        cpuAndMemory
+	nonZeroRequests cpuAndMemory // with defaults for missing requests
 	terms           affinityTerms
 	features        []podspec.Feature // that not every node supports, sorted
 }
 
 func newPodInfo(pod *corev1.Pod) *podInfo {
-	return &podInfo{pod: pod, priority: podspec.Priority(pod), nonZeroRequests: nonZeroRequestsOf(pod),
-		terms: newAffinityTerms(pod), features: featuresOf(pod)}
+	return &podInfo{pod: pod, priority: podspec.Priority(pod), requests: requestsOf(pod),
+		nonZeroRequests: nonZeroRequestsOf(pod), terms: newAffinityTerms(pod), features: featuresOf(pod)}
 }
 
 // featuresOf returns the features of a pod that not every node supports, sorted.

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,10 +22,20 @@ type DisruptionBudget struct {
 type Preemption struct {
 	Node    string        // empty if preemption is impossible
 	Victims []*corev1.Pod // in descending order of importance
-	Message string        // why preemption is impossible
+	Message string        // the choice, or why preemption is impossible
 
-	// VictimsTerminating reports that the victims of an earlier preemption are still terminating.
-	VictimsTerminating bool
+	// NotEligible reports that the pod must not preempt: by its policy, or because the victims of an earlier preemption
+	// are still terminating.
+	NotEligible bool
+}
+
+// Nominated returns the node that a pod is nominated for after the attempt to preempt. A pod that is not eligible keeps
+// its nominated node.
+func (p Preemption) Nominated(pod *corev1.Pod) string {
+	if p.NotEligible {
+		return pod.Status.NominatedNodeName
+	}
+	return p.Node
 }
 
 // candidate is a node with the victims of a preemption on it.
@@ -38,14 +49,14 @@ type candidate struct {
 // unimportant victims and avoids violating disruption budgets. result is that of the failed
 // Schedule.
 func (c *Cluster) Preempt(pod *corev1.Pod, result Result, budgets []DisruptionBudget,
-	volumes ...*corev1.NodeSelector) Preemption {
+	with Related) Preemption {
 	if p := pod.Spec.PreemptionPolicy; p != nil && *p == corev1.PreemptNever {
-		return Preemption{Message: reasonNeverPreempts}
+		return Preemption{Message: reasonNeverPreempts, NotEligible: true}
 	}
-	a := c.newAttempt(pod, volumes)
+	a := c.newAttempt(pod, with)
 	if node, ok := c.nodes[pod.Status.NominatedNodeName]; ok && !result.Rejections[node.Name].Unresolvable &&
 		a.hasTerminatingVictim(node) {
-		return Preemption{Message: reasonVictimsTerminating, VictimsTerminating: true}
+		return Preemption{Message: reasonVictimsTerminating, NotEligible: true}
 	}
 	var best *candidate
 	var reasons [][]string
@@ -66,21 +77,29 @@ func (c *Cluster) Preempt(pod *corev1.Pod, result Result, budgets []DisruptionBu
 	if best == nil {
 		return Preemption{Message: unavailableMessage(len(c.names), reasons)}
 	}
-	out := Preemption{Node: best.node.Name}
+	out := Preemption{Node: best.node.Name, Message: fmt.Sprintf(
+		"found a potential placement for pod on node %s, preempting %d victims", best.node.Name, len(best.victims))}
 	for _, v := range best.victims {
 		out.Victims = append(out.Victims, v.pod)
 	}
 	return out
 }
 
-// hasTerminatingVictim reports whether a pod of lower priority on the node is being deleted.
+// hasTerminatingVictim reports whether a pod of lower priority on the node terminates because it was preempted.
 func (a *attempt) hasTerminatingVictim(node *nodeInfo) bool {
 	for _, other := range node.pods {
-		if other.pod.DeletionTimestamp != nil && other.priority < a.priority {
+		if other.priority < a.priority && other.pod.DeletionTimestamp != nil && preempted(other.pod) {
 			return true
 		}
 	}
 	return false
+}
+
+func preempted(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			c.Reason == corev1.PodReasonPreemptionByScheduler
+	})
 }
 
 // selectVictims removes all pods of lower priority and adds back as many as possible, first those
@@ -208,5 +227,5 @@ func (c *candidate) highestPriorityStartTime() (at time.Time) {
 // Fits reports whether the pod fits the node. It is used by tests.
 func (c *Cluster) Fits(pod *corev1.Pod, name string) bool {
 	node, ok := c.nodes[name]
-	return ok && node.exists && c.newAttempt(pod, nil).filterWithNominated(node, node.used) == nil
+	return ok && node.exists && c.newAttempt(pod, Related{}).filterWithNominated(node, node.used) == nil
 }

@@ -22,12 +22,10 @@ type Result struct {
 }
 
 // Schedule selects the best node for the pod. The pod's nominated node is used if it is feasible.
-// volumes are the node affinities of the pod's volumes.
-func (c *Cluster) Schedule(pod *corev1.Pod, volumes ...*corev1.NodeSelector) Result {
-	a := c.newAttempt(pod, volumes)
+func (c *Cluster) Schedule(pod *corev1.Pod, with Related) Result {
+	a := c.newAttempt(pod, with)
 	out := Result{NodeCount: len(c.names)}
-	if node, ok := c.nodes[pod.Status.NominatedNodeName]; ok && node.exists && a.filterWithNominated(node,
-		node.used) == nil {
+	if node := a.nominatedNode(); node != nil {
 		out.Node, out.Feasible = node.Name, 1
 		return out
 	}
@@ -46,6 +44,15 @@ func (c *Cluster) Schedule(pod *corev1.Pod, volumes ...*corev1.NodeSelector) Res
 		out.Node = a.selectNode(feasible).Name
 	}
 	return out
+}
+
+// nominatedNode returns the nominated node of the pod if it is feasible, or nil.
+func (a *attempt) nominatedNode() *nodeInfo {
+	node, ok := a.cluster.nodes[a.pod.Status.NominatedNodeName]
+	if !ok || !node.exists || a.filterWithNominated(node, node.used) != nil {
+		return nil
+	}
+	return node
 }
 
 // Unschedulable returns the result for a pod that cannot run on any node for the given reason.

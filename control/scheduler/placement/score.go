@@ -1,33 +1,66 @@
 package placement
 
 import (
-	"math"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"berth/admission"
 )
 
 const maxNodeScore = 100 // maximum score of one plugin
 
-// score returns the weighted scores of the nodes. The weights are kube-scheduler's defaults.
+// scorePlugin computes one part of the scores. Names and weights are kube-scheduler's.
+type scorePlugin struct {
+	name   string
+	weight int64
+	scores func([]*nodeInfo) []int64
+}
+
+func (a *attempt) scorePlugins() []scorePlugin {
+	return []scorePlugin{
+		{"TaintToleration", 3, a.scoreTaintToleration}, {"NodeAffinity", 2, a.scoreNodeAffinity},
+		{"PodTopologySpread", 2, a.scoreTopologySpread}, {"InterPodAffinity", 2, a.scoreInterPodAffinity},
+		{"NodeResourcesFit", 1, a.scoreLeastAllocated},
+		{"NodeResourcesBalancedAllocation", 1, a.scoreBalancedAllocation},
+		{"ImageLocality", 1, a.scoreImageLocality},
+	}
+}
+
+// score returns the weighted scores of the nodes.
 func (a *attempt) score(nodes []*nodeInfo) []int64 {
 	total := make([]int64, len(nodes))
-	for _, plugin := range []struct {
-		weight int64
-		scores func([]*nodeInfo) []int64
-	}{
-		{3, a.scoreTaintToleration}, {2, a.scoreNodeAffinity}, {2, a.scoreTopologySpread}, {2, a.scoreInterPodAffinity},
-		{1, a.scoreLeastAllocated}, {1, a.scoreBalancedAllocation}, {1, a.scoreImageLocality},
-	} {
+	for _, plugin := range a.scorePlugins() {
 		for i, score := range plugin.scores(nodes) {
 			total[i] += plugin.weight * score
 		}
 	}
 	return total
+}
+
+// Scores returns the weighted scores of the feasible nodes for the pod, by node and by the name of kube-scheduler's
+// plugin. It explains the choice of Schedule. If the nominated node of the pod is feasible, no other node is
+// considered.
+func (c *Cluster) Scores(pod *corev1.Pod, with Related) map[string]map[string]int64 {
+	a := c.newAttempt(pod, with)
+	var feasible []*nodeInfo
+	out := map[string]map[string]int64{}
+	names := c.names
+	if a.nominatedNode() != nil {
+		names = []string{pod.Status.NominatedNodeName}
+	}
+	for _, name := range names {
+		if node := c.nodes[name]; a.filterWithNominated(node, node.used) == nil {
+			feasible = append(feasible, node)
+			out[name] = map[string]int64{}
+		}
+	}
+	for _, plugin := range a.scorePlugins() {
+		for i, score := range plugin.scores(feasible) {
+			out[feasible[i].Name][plugin.name] = plugin.weight * score
+		}
+	}
+	return out
 }
 
 // normalize scales scores to the range 0 to maxNodeScore. If reversed, the lowest raw score is the
@@ -86,34 +119,6 @@ func (a *attempt) scoreNodeAffinity(nodes []*nodeInfo) []int64 {
 	}), false)
 }
 
-// allocatedFractions returns the fractions of CPU and memory allocated on the node with the pod.
-func (a *attempt) allocatedFractions(node *nodeInfo) (cpu, memory float64) {
-	fraction := func(allocated, allocatable int64) float64 {
-		if allocatable <= 0 {
-			return 1
-		}
-		return min(1, float64(allocated)/float64(allocatable))
-	}
-	return fraction(node.nonZeroRequests.milliCPU+a.nonZeroRequests.milliCPU, node.Allocatable.Cpu().MilliValue()),
-		fraction(node.nonZeroRequests.memory+a.nonZeroRequests.memory, node.Allocatable.Memory().Value())
-}
-
-// scoreLeastAllocated prefers nodes with a low allocation.
-func (a *attempt) scoreLeastAllocated(nodes []*nodeInfo) []int64 {
-	return forEachNode(nodes, func(node *nodeInfo) int64 {
-		cpu, memory := a.allocatedFractions(node)
-		return int64(maxNodeScore * ((1 - cpu) + (1 - memory)) / 2)
-	})
-}
-
-// scoreBalancedAllocation prefers nodes with similar allocation of CPU and memory.
-func (a *attempt) scoreBalancedAllocation(nodes []*nodeInfo) []int64 {
-	return forEachNode(nodes, func(node *nodeInfo) int64 {
-		cpu, memory := a.allocatedFractions(node)
-		return int64(maxNodeScore * (1 - math.Abs(cpu-memory)/2))
-	})
-}
-
 // Thresholds for the total size of present images. The maximum is per container.
 const (
 	minImageSize = 23 << 20
@@ -123,18 +128,31 @@ const (
 // scoreImageLocality prefers nodes that have the pod's images. The size is scaled by the fraction
 // of nodes that have the image, so that not all pods follow the first one.
 func (a *attempt) scoreImageLocality(nodes []*nodeInfo) []int64 {
+	names := imagesOf(a.pod)
 	return forEachNode(nodes, func(node *nodeInfo) int64 {
-		var sum, containers int64
-		for _, list := range [][]corev1.Container{a.pod.Spec.InitContainers, a.pod.Spec.Containers} {
-			for i := range list {
-				containers++
-				name := normalizedImageName(list[i].Image)
-				sum += node.images[name] * int64(a.cluster.images[name]) / int64(max(1, len(a.cluster.names)))
-			}
+		sum := int64(0)
+		for _, name := range names {
+			spread := float64(a.cluster.images[name]) / float64(max(1, len(a.cluster.names)))
+			sum += int64(float64(node.images[name]) * spread)
 		}
-		low, high := int64(minImageSize), maxImageSize*max(1, containers)
+		low, high := int64(minImageSize), int64(maxImageSize)*int64(max(1, len(names)))
 		return maxNodeScore * (min(max(sum, low), high) - low) / (high - low)
 	})
+}
+
+// imagesOf returns the names of the images of a pod's containers and image volumes.
+func imagesOf(pod *corev1.Pod) (names []string) {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			names = append(names, normalizedImageName(list[i].Image))
+		}
+	}
+	for i := range pod.Spec.Volumes {
+		if image := pod.Spec.Volumes[i].Image; image != nil {
+			names = append(names, normalizedImageName(image.Reference))
+		}
+	}
+	return names
 }
 
 func normalizedImageName(image string) string {
@@ -144,78 +162,12 @@ func normalizedImageName(image string) string {
 	return image
 }
 
-// scoreTopologySpread scores the ScheduleAnyway constraints. A pod without constraints that has a
-// controller is spread over nodes and zones by default.
-func (a *attempt) scoreTopologySpread(nodes []*nodeInfo) []int64 {
-	constraints := a.countSpread(corev1.ScheduleAnyway)
-	if len(a.pod.Spec.TopologySpreadConstraints) == 0 {
-		constraints = a.defaultSpread()
-	}
-	if len(constraints) == 0 {
-		return make([]int64, len(nodes))
-	}
-	raw, lowest, highest := make([]float64, len(nodes)), math.Inf(1), 0.0
-	for i, node := range nodes {
-		for _, s := range constraints {
-			domain, ok := node.Labels[s.TopologyKey]
-			if !ok && len(a.pod.Spec.TopologySpreadConstraints) > 0 {
-				raw[i] = -1
-				break
-			}
-			raw[i] += float64(s.counts[domain])*math.Log(float64(len(s.counts)+2)) + float64(s.MaxSkew-1)
-		}
-		if raw[i] >= 0 {
-			lowest, highest = min(lowest, raw[i]), max(highest, raw[i])
-		}
-	}
-	out := make([]int64, len(nodes))
-	for i, x := range raw {
-		switch {
-		case x < 0:
-		case highest == 0:
-			out[i] = maxNodeScore
-		default:
-			out[i] = int64(maxNodeScore * (highest + lowest - x) / highest)
-		}
-	}
-	return out
-}
-
-// defaultSpread counts the pods of the same controller by node and by zone.
-func (a *attempt) defaultSpread() []spreadConstraint {
-	owner := metav1.GetControllerOfNoCopy(a.pod)
-	if owner == nil {
-		return nil
-	}
-	out := make([]spreadConstraint, 0, 2)
-	for key, skew := range map[string]int32{corev1.LabelHostname: 3, corev1.LabelTopologyZone: 5} {
-		s := spreadConstraint{counts: map[string]int{}, podSelector: labels.Nothing()}
-		s.TopologyKey, s.MaxSkew = key, skew
-		for _, name := range a.cluster.names {
-			node := a.cluster.nodes[name]
-			domain, ok := node.Labels[key]
-			if !ok {
-				continue
-			}
-			s.counts[domain] += 0
-			for _, other := range node.pods {
-				otherOwner := metav1.GetControllerOfNoCopy(other.pod)
-				if otherOwner != nil && otherOwner.UID == owner.UID && other.pod.DeletionTimestamp == nil {
-					s.counts[domain]++
-				}
-			}
-		}
-		out = append(out, s)
-	}
-	return out
-}
-
 // scoreInterPodAffinity sums the weights of preferred terms: those of the pod that match existing
 // pods, and those of existing pods that match the pod. A required affinity of an existing pod
 // counts 1.
 func (a *attempt) scoreInterPodAffinity(nodes []*nodeInfo) []int64 {
 	sums := a.preferredTopologyWeights()
-	if len(sums) == 0 {
+	if len(sums) == 0 || len(nodes) == 0 {
 		return make([]int64, len(nodes))
 	}
 	raw := forEachNode(nodes, func(node *nodeInfo) (sum int64) {
@@ -233,7 +185,7 @@ func (a *attempt) scoreInterPodAffinity(nodes []*nodeInfo) []int64 {
 	for i, x := range raw {
 		raw[i] = 0
 		if highest > lowest {
-			raw[i] = maxNodeScore * (x - lowest) / (highest - lowest)
+			raw[i] = int64(maxNodeScore * (float64(x-lowest) / float64(highest-lowest)))
 		}
 	}
 	return raw

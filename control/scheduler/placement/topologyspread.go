@@ -19,9 +19,8 @@ type spreadConstraint struct {
 	counts       map[string]int
 }
 
-// countSpread returns the pod's constraints of one kind with their counts.
-func (a *attempt) countSpread(kind corev1.UnsatisfiableConstraintAction) []spreadConstraint {
-	var out []spreadConstraint
+// spreadConstraints returns the pod's constraints of one kind without counts.
+func (a *attempt) spreadConstraints(kind corev1.UnsatisfiableConstraintAction) (out []spreadConstraint) {
 	var keys []string
 	for _, c := range a.pod.Spec.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == kind {
@@ -33,33 +32,46 @@ func (a *attempt) countSpread(kind corev1.UnsatisfiableConstraintAction) []sprea
 			continue
 		}
 		s := spreadConstraint{
-			TopologySpreadConstraint: c, requiredKeys: keys, counts: map[string]int{},
+			TopologySpreadConstraint: c, requiredKeys: keys,
 			podSelector: withLabelKeys(labelSelector(c.LabelSelector), a.pod, c.MatchLabelKeys, selection.In),
 		}
 		if s.podSelector.Matches(labels.Set(a.pod.Labels)) {
 			s.selfMatch = 1
-		}
-		for _, name := range a.cluster.names {
-			node := a.cluster.nodes[name]
-			if !s.includes(a.pod, node) {
-				continue
-			}
-			s.counts[node.Labels[c.TopologyKey]] += 0
-			for _, other := range node.pods {
-				s.count(a, node, other, 1)
-			}
 		}
 		out = append(out, s)
 	}
 	return out
 }
 
-// includes reports whether the node and its pods count.
-func (s *spreadConstraint) includes(pod *corev1.Pod, node *nodeInfo) bool {
+// countSpread returns the DoNotSchedule constraints with their counts.
+func (a *attempt) countSpread() []spreadConstraint {
+	out := a.spreadConstraints(corev1.DoNotSchedule)
+	for i := range out {
+		s := &out[i]
+		s.counts = map[string]int{}
+		for _, name := range a.cluster.names {
+			if node := a.cluster.nodes[name]; s.includes(a.pod, node) {
+				s.counts[node.Labels[s.TopologyKey]] += s.matching(a, node)
+			}
+		}
+	}
+	return out
+}
+
+// hasKeys reports whether the node has the topology keys of all constraints.
+func (s *spreadConstraint) hasKeys(node *nodeInfo) bool {
 	for _, key := range s.requiredKeys {
 		if _, ok := node.Labels[key]; !ok {
 			return false
 		}
+	}
+	return true
+}
+
+// includes reports whether the node and its pods count.
+func (s *spreadConstraint) includes(pod *corev1.Pod, node *nodeInfo) bool {
+	if !s.hasKeys(node) {
+		return false
 	}
 	byAffinity := s.NodeAffinityPolicy == nil || *s.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor
 	if byAffinity && !admission.MatchesSelectors(node.Node, pod) {

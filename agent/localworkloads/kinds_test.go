@@ -1,0 +1,134 @@
+package localworkloads
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+const setManifest = `apiVersion: apps/v1
+kind: KIND
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: web, image: "web:1"}]
+`
+
+// syncAll lets the engine decide and the agent delete pods until nothing changes. The time stays.
+func (w *world) syncAll() {
+	for range 20 {
+		w.sync(false)
+		for uid, pod := range w.pods {
+			if pod.DeletionTimestamp != nil {
+				delete(w.pods, uid)
+				w.engine.PodDeleted(uid, w.now)
+			}
+		}
+	}
+}
+
+// images returns the images of the pods that have not failed.
+func (w *world) images() string {
+	var out []string
+	for _, pod := range w.pods {
+		if pod.Status.Phase != corev1.PodFailed {
+			out = append(out, pod.Spec.Containers[0].Image)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// failPods reports all pods as failed.
+func (w *world) failPods() {
+	for _, pod := range w.pods {
+		pod.Status.Phase = corev1.PodFailed
+		w.engine.PodObserved(pod, w.now)
+	}
+}
+
+// TestFailedPodsAreReplacedAfterDelay checks the back-off of each kind: the replacement of a failed pod waits, except
+// after an edit of the file. A restart of the agent keeps the pods.
+func TestFailedPodsAreReplacedAfterDelay(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 0)
+			write := func(image string) {
+				text := strings.ReplaceAll(setManifest, "KIND", kind)
+				w.files["web.yaml"] = strings.ReplaceAll(text, "web:1", image)
+				w.engine.SetFiles(workloadsOf(t, w.files))
+			}
+			check := func(when, want string) {
+				t.Helper()
+				w.syncAll()
+				if got := w.images(); got != want {
+					t.Fatalf("%s: pods %q, want %q", when, got, want)
+				}
+			}
+			write("web:1")
+			check("after the creation", "web:1")
+			w.restart()
+			check("after a restart of the agent", "web:1")
+			w.failPods()
+			check("after a failure", "")
+			w.now = w.now.Add(minFailureDelay)
+			check("after the delay", "web:1")
+			w.failPods()
+			check("after the second failure", "")
+			write("web:2")
+			check("after an edit", "web:2")
+			delete(w.files, "web.yaml")
+			w.engine.SetFiles(nil)
+			check("after the removal of the file", "")
+			if len(w.engine.Pods()) > 0 || !w.engine.Empty() {
+				t.Errorf("left: %v", w.engine.Views())
+			}
+		})
+	}
+}
+
+// TestCronJob checks that each schedule makes one Job, also if the agent is killed, and that a schedule that was missed
+// while the agent was not running is made up for within startingDeadlineSeconds only.
+func TestCronJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	w.files["tick.yaml"] = `apiVersion: batch/v1
+kind: CronJob
+metadata: {name: tick}
+spec:
+  schedule: "*/10 * * * *"
+  startingDeadlineSeconds: 60
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          restartPolicy: Never
+          containers: [{name: c, image: "tick:1"}]
+`
+	w.engine.SetFiles(workloadsOf(t, w.files))
+	jobs := func(when string, want int) {
+		t.Helper()
+		w.syncAll()
+		if got := list[*batchv1.Job](w.engine.store, ""); len(got) != want {
+			t.Fatalf("%s: %d Jobs, want %d", when, len(got), want)
+		}
+	}
+	jobs("before the first schedule", 0)
+	w.now = w.now.Add(10 * time.Minute)
+	jobs("at the first schedule", 1)
+	w.restart()
+	jobs("after a restart", 1)
+	w.now = w.now.Add(10*time.Minute + 30*time.Second)
+	w.restart()
+	jobs("30 s after a missed schedule", 2)
+	w.now = w.now.Add(11*time.Minute + 30*time.Second)
+	w.restart()
+	jobs("2 min after a missed schedule", 2)
+}

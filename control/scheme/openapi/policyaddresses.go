@@ -1,0 +1,63 @@
+package openapi
+
+import (
+	"maps"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	v1 "berth/services/policy/addresses/v1"
+)
+
+// Definitions returns the generated definitions and those of berth's own API groups.
+func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	text := func(description string) spec.Schema {
+		return spec.Schema{SchemaProps: spec.SchemaProps{Description: description, Type: []string{"string"}}}
+	}
+	number := func(description string) spec.Schema {
+		return spec.Schema{SchemaProps: spec.SchemaProps{
+			Description: description, Type: []string{"integer"}, Format: "int32"}}
+	}
+	list := func(description string, items spec.SchemaProps) spec.Schema {
+		return spec.Schema{SchemaProps: spec.SchemaProps{
+			Description: description, Type: []string{"array"},
+			Items: &spec.SchemaOrArray{Schema: &spec.Schema{SchemaProps: items}},
+		}}
+	}
+	meta := func(name string) spec.Schema {
+		return spec.Schema{SchemaProps: spec.SchemaProps{Default: map[string]any{}, Ref: ref(name)}}
+	}
+	object := func(description string, properties map[string]spec.Schema, uses ...string) common.OpenAPIDefinition {
+		return common.OpenAPIDefinition{
+			Schema: spec.Schema{SchemaProps: spec.SchemaProps{
+				Description: description, Type: []string{"object"}, Properties: properties}},
+			Dependencies: uses,
+		}
+	}
+	one, member, port := v1.NetworkPolicyAddresses{}.OpenAPIModelName(), v1.Member{}.OpenAPIModelName(),
+		v1.Port{}.OpenAPIModelName()
+	objectMeta, listMeta := metav1.ObjectMeta{}.OpenAPIModelName(), metav1.ListMeta{}.OpenAPIModelName()
+	all := maps.Clone(GetOpenAPIDefinitions(ref))
+	all[one] = object("NetworkPolicyAddresses has the addresses of pods that peers of NetworkPolicies select.",
+		map[string]spec.Schema{
+			"kind": text("Kind of the object."), "apiVersion": text("Version of the API."),
+			"metadata": meta(objectMeta),
+			"group":    text("Selectors of the peers."), "slice": number("Number of the object in its group."),
+			"members": list("Pods of the group.", spec.SchemaProps{Default: map[string]any{}, Ref: ref(member)}),
+		}, objectMeta, member)
+	all[v1.NetworkPolicyAddressesList{}.OpenAPIModelName()] = object("List of NetworkPolicyAddresses.",
+		map[string]spec.Schema{
+			"kind": text("Kind of the object."), "apiVersion": text("Version of the API."), "metadata": meta(listMeta),
+			"items": list("The objects.", spec.SchemaProps{Default: map[string]any{}, Ref: ref(one)}),
+		}, listMeta, one)
+	all[member] = object("Member is a pod of a group.", map[string]spec.Schema{
+		"namespace": text("Namespace of the pod."), "name": text("Name of the pod."),
+		"addresses": list("Addresses of the pod.", spec.SchemaProps{Type: []string{"string"}}),
+		"ports":     list("Named ports of the pod.", spec.SchemaProps{Default: map[string]any{}, Ref: ref(port)}),
+	}, port)
+	all[port] = object("Port is a container port with a name.", map[string]spec.Schema{
+		"name": text("Name of the port."), "protocol": text("TCP, UDP or SCTP."), "port": number("Number of the port."),
+	})
+	return all
+}

@@ -1,0 +1,213 @@
+package handover
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"berth/podspec"
+)
+
+// HandbackFacts are what MakeHandback knows about the host.
+type HandbackFacts struct {
+	Pods           []*corev1.Pod     // as berth reports them
+	PodsErr        string            // why they are unknown; empty: Pods is complete
+	Before         []Pod             // pods of the node before the takeover
+	Checkpoints    map[string]string // of the kubelet, by name in the root directory
+	KubeletVersion string            // as the kubelet prints it; empty: unknown
+}
+
+// nameAndImageHash is the first release of the kubelet that compares only name and image of a container
+// with its annotations. Older ones restart containers whose spec they hash in another way.
+var nameAndImageHash = version.MustParseGeneric("1.31.0")
+
+// MakeHandback makes the plan of a handback. It refuses pods that the kubelet would restart, run twice
+// or give wrong resources.
+func MakeHandback(f HandbackFacts) Plan {
+	var rows []Row
+	if f.PodsErr != "" {
+		rows = append(rows, Row{Subject: "pods of this node", Verdict: Refused,
+			Note: "berth does not report them: " + f.PodsErr})
+	}
+	allocated, err := allocations(f.Checkpoints[allocatedPods])
+	if err != nil {
+		rows = append(rows, Row{Subject: allocatedPods, Verdict: Refused, Note: "unknown format: " + err.Error()})
+	}
+	old := oldKubelet(f.KubeletVersion)
+	if f.KubeletVersion == "" {
+		rows = append(rows, Row{Subject: "version of the kubelet", Verdict: Warning,
+			Note: "unknown; a kubelet before 1.31 restarts containers that berth has started"})
+	}
+	for _, p := range f.Pods {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		found := slices.Concat(fileRows(p), deviceRows(p), resizeRows(p, allocated[p.UID]))
+		if old {
+			found = append(found, f.hashRows(p)...)
+		}
+		if len(found) == 0 {
+			found = []Row{{Subject: "pod", Pod: key(p), Verdict: Honored}}
+		}
+		rows = append(rows, found...)
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(order(a.Verdict), order(b.Verdict)) })
+	return Plan{Rows: rows}
+}
+
+// fileRows refuses a pod of a file that berth has created. The UID of a static pod is part of its
+// sandbox, and the kubelet computes another one than berth.
+func fileRows(p *corev1.Pod) []Row {
+	adopted := p.Annotations[podspec.AdoptedAnnotation]
+	if !podspec.IsStatic(p) || adopted != "" && adopted == p.Annotations[podspec.ContentAnnotation] {
+		return nil
+	}
+	cause := "berth created this static pod"
+	if adopted != "" {
+		cause = "the file of this static pod was changed since the takeover"
+	}
+	return []Row{{Subject: "metadata.uid", Pod: key(p), Value: string(p.UID), Verdict: Refused,
+		Note: cause + ": the kubelet would start a second pod under another UID and then stop this one; move the " +
+			"file away, wait until the pod is deleted, hand back, and restore the file"}}
+}
+
+// deviceRows refuses a pod with devices, which the kubelet would consider free.
+func deviceRows(p *corev1.Pod) (rows []Row) {
+	for _, list := range containerStatuses(p) {
+		for _, c := range list {
+			for _, r := range c.AllocatedResourcesStatus {
+				rows = append(rows, Row{
+					Subject: "status.containerStatuses[" + c.Name + "].allocatedResourcesStatus", Pod: key(p),
+					Value: string(r.Name), Verdict: Refused,
+					Note: "allocations of devices are not written to " + deviceManager + "; delete the pod first",
+				})
+			}
+		}
+	}
+	return rows
+}
+
+func containerStatuses(p *corev1.Pod) [][]corev1.ContainerStatus {
+	return [][]corev1.ContainerStatus{
+		p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses,
+	}
+}
+
+// resizeRows refuses a pod whose resources differ from those that the kubelet would restore, or that
+// has a resize in progress.
+func resizeRows(p *corev1.Pod, kubelet map[string]corev1.ResourceRequirements) (rows []Row) {
+	for _, c := range p.Status.Conditions {
+		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) &&
+			c.Status == corev1.ConditionTrue {
+			rows = append(rows, Row{Subject: "status.conditions[" + string(c.Type) + "]", Pod: key(p), Value: c.Reason,
+				Verdict: Refused, Note: "the allocated resources differ from the spec; wait for the resize"})
+		}
+	}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			was, known := kubelet[c.Name]
+			if !known {
+				continue // the kubelet takes the spec
+			}
+			for field, differs := range map[string]bool{
+				"requests": !sameAmounts(was.Requests, c.Resources.Requests),
+				"limits":   !sameAmounts(was.Limits, c.Resources.Limits),
+			} {
+				if differs {
+					rows = append(rows, Row{
+						Subject: "spec.containers[" + c.Name + "].resources." + field, Pod: key(p), Verdict: Refused,
+						Note: "the pod was resized under berth, and " + allocatedPods +
+							" has the previous resources; " +
+							"delete the pod, or resize it back",
+					})
+				}
+			}
+		}
+	}
+	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Subject, b.Subject) })
+	return rows
+}
+
+// sameAmounts compares the resources that a resize can change.
+func sameAmounts(a, b corev1.ResourceList) bool {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		x, inA := a[name]
+		y, inB := b[name]
+		if inA != inB || x.Cmp(y) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// allocations returns the resources in allocated_pods_state, by pod and container.
+func allocations(content string) (map[types.UID]map[string]corev1.ResourceRequirements, error) {
+	if content == "" {
+		return nil, nil
+	}
+	var outer struct {
+		Data string `json:"data"`
+	}
+	type amounts map[corev1.ResourceName]resource.Quantity
+	var inner struct {
+		Entries map[types.UID]struct {
+			ContainerResources map[string]struct {
+				Requests, Limits amounts
+			}
+		} `json:"entries"`
+	}
+	err := json.Unmarshal([]byte(content), &outer)
+	if err == nil {
+		err = json.Unmarshal([]byte(outer.Data), &inner)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := map[types.UID]map[string]corev1.ResourceRequirements{}
+	for uid, pod := range inner.Entries {
+		out[uid] = map[string]corev1.ResourceRequirements{}
+		for name, c := range pod.ContainerResources {
+			out[uid][name] = corev1.ResourceRequirements{
+				Requests: corev1.ResourceList(c.Requests), Limits: corev1.ResourceList(c.Limits),
+			}
+		}
+	}
+	return out, nil
+}
+
+// oldKubelet reports whether a kubelet of this version restarts containers that berth has started.
+func oldKubelet(text string) bool {
+	v, err := version.ParseGeneric(strings.TrimSpace(strings.TrimPrefix(text, "Kubernetes ")))
+	return err == nil && v.LessThan(nameAndImageHash)
+}
+
+// hashRows refuses the containers that berth has started.
+func (f HandbackFacts) hashRows(p *corev1.Pod) (rows []Row) {
+	before := map[string]string{}
+	for _, b := range f.Before {
+		if b.Name == key(p) {
+			before = b.Containers
+		}
+	}
+	for _, list := range containerStatuses(p) {
+		for _, c := range list {
+			if c.State.Running != nil && before[c.Name] != c.ContainerID {
+				rows = append(rows, Row{
+					Subject: "status.containerStatuses[" + c.Name + "].containerID", Pod: key(p),
+					Value:   f.KubeletVersion,
+					Verdict: Refused,
+					Note: "berth started this container, which a kubelet before 1.31 restarts; " +
+						"upgrade the kubelet first",
+				})
+			}
+		}
+	}
+	return rows
+}
