@@ -130,6 +130,7 @@ require (
 	github.com/peterbourgon/diskv v2.0.1+incompatible // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
+	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/sirupsen/logrus v1.10.2 // indirect
 	github.com/soheilhy/cmux v0.1.5 // indirect
@@ -167,6 +168,9 @@ require (
 	sigs.k8s.io/kustomize/kyaml v0.21.1 // indirect
 )
 
-require berth v0.0.0
+require (
+	berth v0.0.0
+	github.com/miekg/dns v1.1.73
+)
 
 replace berth => ../

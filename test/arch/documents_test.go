@@ -92,6 +92,19 @@ func documents(t *testing.T) []string {
 	return files
 }
 
+func TestPagesHaveAtMost400Lines(t *testing.T) {
+	t.Parallel()
+	for _, file := range documents(t) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), "\n"); n > 400 {
+			t.Errorf("%s: %d lines", strings.TrimPrefix(file, root+"/"), n)
+		}
+	}
+}
+
 // declarations returns the package-level names by the name of their package, with the methods and
 // fields of types as Type.Member.
 func declarations(t *testing.T) map[string]map[string]bool {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-const scenarios = 38
+const scenarios = 40
 
 var scenarioTest = regexp.MustCompile(`(?m)^func (TestScenario(\d\d)_\w+)\(`)
 

@@ -30,14 +30,16 @@ import (
 
 // controlServer is a running berth-control with its default components and its own data directory.
 type controlServer struct {
-	dir    string
+	program, listen string
+	dir             string
+
 	cmd    *exec.Cmd
 	client *kubernetes.Clientset
 	took   time.Duration // from the start to the first successful /readyz
 }
 
-// startControl starts berth-control and waits until it is ready.
-func startControl(ctx context.Context) (_ *controlServer, err error) {
+// startControl starts berth-control with further flags and waits until it is ready.
+func startControl(ctx context.Context, flags ...string) (_ *controlServer, err error) {
 	bin, err := hosts.BuildControl(ctx, hosts.BuildOptions{})
 	if err != nil {
 		return nil, err
@@ -50,26 +52,36 @@ func startControl(ctx context.Context) (_ *controlServer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.cmd = exec.Command(bin, "serve", "--data-dir", s.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", port))
+	s.program, s.listen = bin, fmt.Sprintf("127.0.0.1:%d", port)
+	if err := s.launch(ctx, flags...); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.dir))
+	}
+	return s, nil
+}
+
+// launch starts the program and waits until it is ready.
+func (s *controlServer) launch(ctx context.Context, flags ...string) error {
+	s.cmd = exec.Command(s.program, append([]string{"serve", "--data-dir", s.dir, "--listen", s.listen}, flags...)...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	start := time.Now()
 	if err := s.cmd.Start(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(s.dir))
+		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.stop())
-		}
-	}()
-	for {
-		if s.ready(ctx) {
-			s.took = time.Since(start)
-			return s, nil
-		}
+	for !s.ready(ctx) {
 		if err := pause(ctx, 2*time.Millisecond); err != nil {
-			return nil, err
+			return errors.Join(err, s.exit())
 		}
 	}
+	s.took = time.Since(start)
+	return nil
+}
+
+// restart stops the program gracefully and starts it again, on the same store, with other flags.
+func (s *controlServer) restart(ctx context.Context, flags ...string) error {
+	if err := s.exit(); err != nil {
+		return err
+	}
+	return s.launch(ctx, flags...)
 }
 
 // ready reports whether /readyz succeeds. It creates the client as soon as the kubeconfig exists.
@@ -79,7 +91,7 @@ func (s *controlServer) ready(ctx context.Context) bool {
 		if err != nil {
 			return false
 		}
-		c.QPS = -1
+		c.QPS, c.WarningHandler = -1, restclient.NoWarnings{}
 		c.ContentConfig = restclient.ContentConfig{ContentType: runtime.ContentTypeProtobuf,
 			AcceptContentTypes: runtime.ContentTypeProtobuf}
 		if s.client, err = kubernetes.NewForConfig(c); err != nil {
@@ -91,10 +103,14 @@ func (s *controlServer) ready(ctx context.Context) bool {
 	return code == http.StatusOK
 }
 
-func (s *controlServer) stop() error {
+// exit stops the program.
+func (s *controlServer) exit() error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	return errors.Join(s.cmd.Wait(), os.RemoveAll(s.dir))
+	return s.cmd.Wait()
 }
+
+// stop stops the program and removes its files.
+func (s *controlServer) stop() error { return errors.Join(s.exit(), os.RemoveAll(s.dir)) }
 
 func (s *controlServer) rss() (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.cmd.Process.Pid))

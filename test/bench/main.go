@@ -24,10 +24,26 @@ var (
 	idle    = flag.Duration("idle", 30*time.Second, "how long to measure CPU with idle pods")
 	version = flag.String("containerd", "2", "containerd `version`: 2 or 1.6; with 2, polling is still measured on 1.6")
 	probing = flag.Duration("probing", time.Minute, "how long to run 500 probes per second")
-	only    = flag.String("only", "", "measure only figures whose names contain this `text`; empty: all")
+	peers   = flag.Bool("peers", false, "measure components of Kubernetes and CoreDNS beside berth in the same run; "+
+		"they are built first, which takes minutes")
+	only = flag.String("only", "", "measure only figures whose names contain this `text`; empty: all")
 )
 
 func main() {
+	if api, is := os.LookupEnv(proxyEnv); is {
+		if err := runProxy(api); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if kubeconfig, is := os.LookupEnv(dnsEnv); is {
+		if err := serveDNS(kubeconfig, os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	flag.Parse()
 	if versions[*version] == "" {
 		fmt.Fprintf(os.Stderr, "bench: -containerd is %q, want 2 or 1.6\n", *version)
@@ -68,6 +84,8 @@ func run(ctx context.Context) (err error) {
 	control := []figure{
 		{"control-ready", b.controlReady}, {"control-memory", b.controlMemory},
 		{"control-creates", b.controlCreates}, {"control-watch", b.controlWatch},
+		{"dns", b.dns},
+		{"services", b.services},
 	}
 	if err := b.onHost(ctx, versions[*version], []figure{
 		{"binary", b.binary}, {"memory-idle", b.memoryIdle}, {"warm", b.warm}, {"storm", b.storm}, {"burst", b.burst},
@@ -83,6 +101,10 @@ func run(ctx context.Context) (err error) {
 		if err := b.onHost(ctx, hosts.Version16, []figure{{"polled", b.polled}}); err != nil {
 			return err
 		}
+	}
+	if *peers {
+		control = append(control, figure{"control-rollout", b.controlRollout},
+			figure{"control-scheduling", b.controlScheduling})
 	}
 	if err := take(ctx, append(control, figure{"decide", b.decide},
 		figure{"eviction-decide", b.evictionDecide})); err != nil {
@@ -167,7 +189,7 @@ func (b *bench) print() error {
 	fmt.Printf("\nberth bench, %s, %d CPUs, %s, containerd %s\n\n", time.Now().UTC().Format("2006-01-02"),
 		runtime.NumCPU(), runtime.GOARCH, *version)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "FIGURE\tBERTH\tBARE CRI\tRATIO\tGOAL")
+	fmt.Fprintln(w, "FIGURE\tBERTH\tBASELINE\tRATIO\tGOAL")
 	for _, r := range b.rows {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.what, r.got, r.limit, r.ratio, r.goal)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -10,25 +11,26 @@ import (
 	"berth/test/hosts"
 )
 
-// startBerthControl starts berth-control and creates a token for a node.
-func startBerthControl(ctx context.Context, p *programs, dir string, flags ...string) (*controlPlane, error) {
+// startBerthControl starts berth-control at an address of this machine and creates a token for the nodes.
+func startBerthControl(ctx context.Context, p *programs, at netip.Addr, dir string, flags ...string) (*controlPlane,
+	error) {
 	port, err := hosts.FreePort()
 	if err != nil {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
 	pl := &controlPlane{kubectl: p.kubectl, kubeconfig: filepath.Join(data, "admin.kubeconfig"),
-		server: fmt.Sprintf("https://127.0.0.1:%d", port), dir: dir}
+		server: fmt.Sprintf("https://%s:%d", at, port), dir: dir}
 	if err := pl.start(ctx, "berth-control", p.control,
-		append([]string{"serve", "--data-dir", data, "--listen", fmt.Sprintf("127.0.0.1:%d", port)},
+		append([]string{"serve", "--data-dir", data, "--listen", netip.AddrPortFrom(at, uint16(port)).String()},
 			flags...)...); err != nil {
 		return pl, err
 	}
 	if err := pl.ready(ctx, "berth-control to be ready", "ok", "get", "--raw", "/readyz"); err != nil {
 		return pl, err
 	}
-	line, err := exec.CommandContext(ctx, p.control, "token", "create", "--kubeconfig", pl.kubeconfig, "--server",
-		pl.server).Output()
+	line, err := exec.CommandContext(ctx, p.control, "token", "create", "--reusable", "--kubeconfig", pl.kubeconfig,
+		"--server", pl.server).Output()
 	if err != nil {
 		return pl, fmt.Errorf("berth-control token create: %w", err)
 	}

@@ -14,13 +14,13 @@ import (
 // berth-control keeps.
 const excludedControllers = "-certificatesigningrequest-approving-controller," +
 	"-certificatesigningrequest-signing-controller," +
-	"-horizontal-pod-autoscaler-controller,-podcertificaterequest-cleaner-controller,-service-cidr-controller," +
+	"-podcertificaterequest-cleaner-controller,-service-cidr-controller," +
 	"-storage-version-migrator-controller,-validatingadmissionpolicy-status-controller"
 
 // startMixed starts berth-control with the scheduler and controller manager of Kubernetes instead of its own.
 // berth-control keeps the CSR approving and signing controllers: those of Kubernetes do not approve serving
 // certificates of nodes, and only berth-control has the signing key.
-func startMixed(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
+func startMixed(ctx context.Context, p *programs, net network, dir string) (*controlPlane, error) {
 	var list strings.Builder
 	list.WriteString("*,-scheduler,-clusterrole-aggregation-controller")
 	for _, name := range controllers.Names() {
@@ -28,7 +28,7 @@ func startMixed(ctx context.Context, p *programs, dir string) (*controlPlane, er
 			list.WriteString(",-" + name)
 		}
 	}
-	pl, err := startBerthControl(ctx, p, dir, "--controllers", list.String())
+	pl, err := startBerthControl(ctx, p, net.address, dir, append(net.flags(), "--controllers", list.String())...)
 	if err != nil {
 		return pl, err
 	}
@@ -42,7 +42,8 @@ func startMixed(ctx context.Context, p *programs, dir string) (*controlPlane, er
 	if err := pl.start(ctx, "kube-controller-manager", p.of("kube-controller-manager"), "--kubeconfig", pl.kubeconfig,
 		"--secure-port", fmt.Sprint(ports[0]),
 		"--root-ca-file", key("ca.crt"), "--service-account-private-key-file", key("service-account.key"),
-		"--allocate-node-cidrs", "--cluster-cidr", "10.42.0.0/16", "--leader-elect=false",
+		"--kube-api-qps", "1000", "--kube-api-burst", "2000", // so that the client's limits do not slow it down
+		"--allocate-node-cidrs", "--cluster-cidr", net.podCIDRs(), "--leader-elect=false",
 		"--flex-volume-plugin-dir", filepath.Join(dir, "flexvolumes"), "--controllers",
 		"*,"+excludedControllers); err != nil {
 		return pl, err

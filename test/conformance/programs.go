@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"berth/test/hosts"
+	"berth/test/upstream"
 )
 
 // programs are the paths of the built programs.
@@ -33,15 +35,6 @@ func (p *programs) suite(ctx context.Context, dir string, run func(*exec.Cmd) ([
 	return run(cmd)
 }
 
-// packages maps program names to packages of Kubernetes and etcd.
-var packages = map[string]string{
-	"etcd": "go.etcd.io/etcd/server/v3", "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-	"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-	"kube-scheduler":          "k8s.io/kubernetes/cmd/kube-scheduler",
-	"agnhost":                 "k8s.io/kubernetes/test/images/agnhost",
-	"nonewprivs":              "k8s.io/kubernetes/test/images/nonewprivs",
-}
-
 // suite is the name of the test program.
 const suite = "e2e.test"
 
@@ -58,39 +51,63 @@ func build(ctx context.Context) (*programs, error) {
 	if err != nil {
 		return nil, err
 	}
-	upstream, err := buildUpstream(ctx)
-	return &programs{berth, control, kubectl, upstream}, err
+	components, err := buildUpstream(ctx)
+	return &programs{berth, control, kubectl, components}, err
 }
 
 // buildUpstream builds the components and tests of Kubernetes, once per version of Kubernetes and Go.
 func buildUpstream(ctx context.Context) (dir string, err error) {
-	repo, err := hosts.RepoRoot()
+	module, err := upstream.Module()
 	if err != nil {
 		return "", err
 	}
-	module := filepath.Join(repo, "test", "conformance", "upstream")
-	key, err := hosts.ModuleKey(module, "")
+	key, err := hosts.ModuleKey(module, helmModule)
 	if err != nil {
 		return "", err
 	}
 	return hosts.Cached("conformance", key, func(dir string) error {
-		for name, pkg := range packages {
-			if err := goTool(ctx, module, "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, name),
-				pkg); err != nil {
-				return err
-			}
+		if err := upstream.BuildIn(ctx, dir, upstream.Names()...); err != nil {
+			return err
 		}
-		return goTool(ctx, module, "test", "-c", "-vet=off", "-ldflags", "-s -w", "-o", filepath.Join(dir, suite),
+		if err := errors.Join(copyCertificates(ctx, module, dir), installHelm(ctx, dir)); err != nil {
+			return err
+		}
+		return upstream.Go(ctx, "test", "-c", "-vet=off", "-ldflags", "-s -w", "-o", filepath.Join(dir, suite),
 			"k8s.io/kubernetes/test/e2e")
 	})
 }
 
-func goTool(ctx context.Context, dir string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", args...)
+// helmModule is the module of Helm and its version.
+const helmModule = "helm.sh/helm/v4/cmd/helm@v4.3.1"
+
+// installHelm builds Helm in dir.
+func installHelm(ctx context.Context, dir string) error {
+	cmd := exec.CommandContext(ctx, "go", "install", "-ldflags", "-s -w", helmModule)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "GOBIN="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go %s: %w\n%s", args[len(args)-1], err, out)
+		return fmt.Errorf("go install %s: %w\n%s", helmModule, err, out)
+	}
+	return nil
+}
+
+// copyCertificates copies the certificate of the agnhost image, which tests request from its web server, to dir.
+func copyCertificates(ctx context.Context, module, dir string) error {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOWORK=off")
+	source, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("go list -m k8s.io/kubernetes: %w", err)
+	}
+	from := filepath.Join(strings.TrimSpace(string(source)), "test", "images", "agnhost", "porter")
+	for _, name := range []string{"localhost.crt", "localhost.key"} {
+		text, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return err
+		}
 	}
 	return nil
 }

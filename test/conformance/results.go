@@ -15,8 +15,9 @@ import (
 	"sync"
 )
 
-// testProcess is a subset of the tests that one process runs sequentially.
-type testProcess struct{ name, focus, skip, labels string }
+// testProcess is a subset of the tests that one process runs sequentially. sig is the special interest group that owns
+// the tests.
+type testProcess struct{ sig, name, focus, skip, labels string }
 
 const (
 	parallelLabels = "Conformance && !Serial"
@@ -27,13 +28,27 @@ const (
 // The groups run one after the other.
 var processGroups = [][]testProcess{
 	{
-		{"storage-sources", `\[sig-storage\] (Projected|Downward)`, ``, parallelLabels},
-		{"storage", `\[sig-storage\]`, `\[sig-storage\] (Projected|Downward)`, parallelLabels},
-		{"node", `\[sig-node\]`, `\[sig-node\] Probing`, parallelLabels},
-		{"probing-exec", `\[sig-node\] Probing.*exec`, ``, parallelLabels},
-		{"probing", `\[sig-node\] Probing`, `exec`, parallelLabels},
+		{"storage", "storage-sources", `\[sig-storage\] (Projected|Downward)`, ``, parallelLabels},
+		{"storage", "storage", `\[sig-storage\]`, `\[sig-storage\] (Projected|Downward)`, parallelLabels},
+		{"node", "node", `\[sig-node\]`, `\[sig-node\] Probing`, parallelLabels},
+		{"node", "probing-exec", `\[sig-node\] Probing.*exec`, ``, parallelLabels},
+		{"node", "probing", `\[sig-node\] Probing`, `exec`, parallelLabels},
 	},
-	{{"serial", `\[sig-(node|storage)\]`, ``, serialLabels}},
+	{
+		{"apps", "statefulset", `\[sig-apps\] StatefulSet`, ``, parallelLabels},
+		{"apps", "jobs", `\[sig-apps\] (CronJob|Job)`, ``, parallelLabels},
+		{"apps", "apps", `\[sig-apps\]`, `\[sig-apps\] (StatefulSet|CronJob|Job)`, parallelLabels},
+		{"apps", "garbage-collector", `\[sig-api-machinery\] Garbage collector`, ``, parallelLabels},
+	},
+	{
+		{"network", "services", `\[sig-network\] Services`, ``, parallelLabels},
+		{"network", "dns", `\[sig-network\] DNS`, ``, parallelLabels},
+		{"network", "network", `\[sig-network\]`, `\[sig-network\] (Services|DNS)`, parallelLabels},
+	},
+	{{"storage", "serial-storage", `\[sig-storage\]`, ``, serialLabels}},
+	{{"node", "serial-node", `\[sig-node\]`, ``, serialLabels}},
+	{{"apps", "serial-apps", `\[sig-apps\]`, ``, serialLabels}},
+	{{"network", "serial-network", `\[sig-network\]`, ``, serialLabels}},
 }
 
 // standInFailures maps name prefixes of tests that fail because of the replaced images to the reason. They count
@@ -54,13 +69,10 @@ type result struct {
 
 type results []result
 
-// test runs the tests and returns their results.
-func test(ctx context.Context, p *programs, pl *controlPlane, focus, dir string) (results, error) {
-	all, todo := results(nil), processGroups
-	if focus != "" {
-		todo = [][]testProcess{{{"focus", focus, "", "Conformance"}}}
-	}
-	for _, group := range todo {
+// test runs the selected tests and returns their results.
+func test(ctx context.Context, p *programs, pl *controlPlane, s selection, dir string) (results, error) {
+	all := results(nil)
+	for _, group := range s.groups() {
 		group, err := runParallel(ctx, p, pl, group, dir)
 		if err != nil {
 			return nil, err
@@ -72,6 +84,33 @@ func test(ctx context.Context, p *programs, pl *controlPlane, focus, dir string)
 	}
 	slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
+}
+
+// selection selects tests: those of the special interest groups, or those whose names match focus if it is not empty
+// and whose labels match the filter labels. lan requests nodes on a LAN.
+type selection struct {
+	sigs   []string
+	focus  string
+	labels string
+	lan    bool
+}
+
+// onLAN reports whether the tests run on nodes on a LAN.
+func (s selection) onLAN() bool { return s.lan || s.focus == "" && slices.Contains(s.sigs, "network") }
+
+// groups returns the selected test processes in their groups.
+func (s selection) groups() (out [][]testProcess) {
+	if s.focus != "" {
+		return [][]testProcess{{{"", "focus", s.focus, "", s.labels}}}
+	}
+	for _, group := range processGroups {
+		if selected := slices.DeleteFunc(slices.Clone(group), func(o testProcess) bool {
+			return !slices.Contains(s.sigs, o.sig)
+		}); len(selected) > 0 {
+			out = append(out, selected)
+		}
+	}
+	return out
 }
 
 func runParallel(ctx context.Context, p *programs, pl *controlPlane, group []testProcess, dir string) (results, error) {
@@ -94,7 +133,8 @@ func (o testProcess) run(ctx context.Context, p *programs, pl *controlPlane, dir
 		return nil, err
 	}
 	defer log.Close()
-	args := []string{"--kubeconfig", pl.kubeconfig, "--provider", "skeleton", "--report-dir", dir, "--ginkgo.no-color",
+	args := []string{"--kubeconfig", pl.kubeconfig, "--kubectl-path", pl.kubectl, "--provider", "skeleton",
+		"--report-dir", dir, "--ginkgo.no-color",
 		"--ginkgo.timeout", "90m",
 		"--ginkgo.label-filter", o.labels, "--ginkgo.focus", o.focus}
 	if o.skip != "" {

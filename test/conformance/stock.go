@@ -26,8 +26,8 @@ var objects string
 // bootstrap is the bootstrap token in objects.
 const bootstrap = "abcdef.0123456789abcdef"
 
-// startStock starts a control plane of Kubernetes components.
-func startStock(ctx context.Context, p *programs, dir string) (*controlPlane, error) {
+// startStock starts a control plane of Kubernetes components, always on loopback.
+func startStock(ctx context.Context, p *programs, _ network, dir string) (*controlPlane, error) {
 	var ports [5]int // etcd clients, etcd peers, API server, controller manager, scheduler
 	for i := range ports {
 		var err error

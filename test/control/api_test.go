@@ -34,7 +34,6 @@ var suite = []struct {
 	{"generateName", testGenerateName},
 	{"update with an old resource version conflicts", testUpdateConflict},
 	{"patch types", testPatchTypes},
-	{"spec and status are separate", testStatusSubresource},
 	{"PUT creates or replaces", testPut},
 	{"generation changes with the spec", testGeneration},
 	{"conditions of a certificate signing request", testCSRConditions},
@@ -162,8 +161,11 @@ func deployment(name string) *appsv1.Deployment {
 	}}
 }
 
-func testStatusSubresource(t *testing.T, s *Server, namespace string) {
-	all := s.Client.AppsV1().Deployments(namespace)
+// TestStatusSubresource changes spec and status of a Deployment, whose controller would change the status too.
+func TestStatusSubresource(t *testing.T) {
+	t.Parallel()
+	s := SharedWithoutControllers(t)
+	all := s.Client.AppsV1().Deployments(s.Namespace)
 	d := deployment("d")
 	d.Status.Replicas = 7
 	d, err := all.Create(t.Context(), d, metav1.CreateOptions{})

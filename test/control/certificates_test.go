@@ -83,7 +83,7 @@ func (s *Server) servingCertificate(t *testing.T) *x509.Certificate {
 // new client certificate.
 func TestReturningNodeRenewsCertificate(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
+	s := Shared(t)
 	ctx := t.Context()
 	for _, node := range []string{"x", "y"} {
 		if _, err := s.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},

@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -54,6 +57,36 @@ func TestInformersOfAllKinds(t *testing.T) {
 	case <-observed:
 	case <-ctx.Done():
 		t.Fatal("informer did not deliver an add event for the new object")
+	}
+}
+
+// TestControllersReadUncompressed watches ConfigMaps with the clients of the controllers and of the administrator.
+// The server compresses a streaming list, but not for its own controllers.
+func TestControllersReadUncompressed(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	for client, config := range map[string]*restclient.Config{"controllers": s.Loopback, "administrator": s.Config} {
+		c, err := restclient.HTTPClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+
+			"/api/v1/configmaps?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&"+
+			"allowWatchBookmarks=true", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := c.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if _, err := io.ReadFull(response.Body, make([]byte, 100)); err != nil || response.StatusCode != http.StatusOK {
+			t.Errorf("watch of the %s: status %s, %v", client, response.Status, err)
+		}
+		if want := client == "administrator"; response.Uncompressed != want {
+			t.Errorf("watch of the %s: got compressed %v, want %v", client, response.Uncompressed, want)
+		}
 	}
 }
 

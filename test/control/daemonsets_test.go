@@ -71,6 +71,7 @@ func TestDaemonSet(t *testing.T) {
 	waitForDaemonPods(t, s, "example/a", "n1", "n2")
 	waitForOutput(t, s, "2 3", "get", "controllerrevisions", "-l", "app=agent", "--sort-by=.revision", "-o",
 		"jsonpath={.items[*].revision}")
+	testDaemonSetRestart(t, s)
 	s.Kubectl(t, "label", "node", "n2", "agents-")
 	eventually(t, "the pod of n2 to leave", func() (bool, string) {
 		out := s.Kubectl(t, "get", "pods", "-l", "app=agent", "-o",
@@ -84,5 +85,23 @@ func TestDaemonSet(t *testing.T) {
 	})
 	if out := s.Kubectl(t, "describe", "ds/agent"); !strings.Contains(out, "Created pod: agent-") {
 		t.Errorf("kubectl describe: got\n%s", out)
+	}
+}
+
+// testDaemonSetRestart restarts the pods, which makes a revision.
+func testDaemonSetRestart(t *testing.T, s *Server) {
+	t.Helper()
+	s.Kubectl(t, "rollout", "restart", "ds/agent")
+	eventually(t, "the restart", func() (bool, string) {
+		readyPods(t, s, "agent")
+		finishPods(t, s, "agent")
+		out := s.Kubectl(t, "get", "ds/agent", "-o", "jsonpath={.status.updatedNumberScheduled} "+
+			"{.status.numberAvailable} {.metadata.generation} {.status.observedGeneration}")
+		f := strings.Fields(out)
+		return len(f) == 4 && f[0] == "2" && f[1] == "2" && f[2] == f[3], out
+	})
+	out := strings.Fields(s.Kubectl(t, "rollout", "history", "ds/agent"))
+	if got := strings.Join(out, " "); got != "daemonset.apps/agent REVISION CHANGE-CAUSE 2 <none> 3 <none> 4 <none>" {
+		t.Errorf("kubectl rollout history: got %q", got)
 	}
 }

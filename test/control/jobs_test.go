@@ -112,6 +112,10 @@ func TestCronJob(t *testing.T) {
 		return strings.Contains(out, "SuccessfulCreate") && strings.Contains(out, "SawCompletedJob"), out
 	})
 	s.Kubectl(t, "patch", "cronjob", "tick", "-p", `{"spec":{"suspend":true}}`)
+	if out := s.Kubectl(t, "describe", "cronjob", "tick"); !strings.Contains(out, "Created job tick-") ||
+		!strings.Contains(out, "Saw completed job: tick-") || !strings.Contains(out, "@every 1s") {
+		t.Errorf("kubectl describe: got\n%s", out)
+	}
 	eventually(t, "the times in the status", func() (bool, string) {
 		out := s.Kubectl(t, "get", "cronjob", "tick", "-o", "jsonpath={.status.lastScheduleTime} "+
 			"{.status.lastSuccessfulTime} {.status.active}")

@@ -29,6 +29,12 @@ func TestKubectlDiscovery(t *testing.T) {
 		"maxUnavailable") {
 		t.Errorf("kubectl explain: got %q", text)
 	}
+	for field, word := range map[string]string{"sts.spec.persistentVolumeClaimRetentionPolicy": "whenScaled",
+		"cronjob.spec.concurrencyPolicy": "Forbid", "hpa.spec.behavior.scaleUp": "stabilizationWindowSeconds"} {
+		if text := s.Kubectl(t, "explain", field); !strings.Contains(text, word) {
+			t.Errorf("kubectl explain %s: got %q", field, text)
+		}
+	}
 	if text := s.Kubectl(t, "get", "--raw", "/version"); !strings.Contains(text, "+berth") {
 		t.Errorf("/version: got %q", text)
 	}
@@ -52,16 +58,16 @@ func normalizeSpaces(text string) string {
 func TestStoredOnlyKindsWarn(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	const warning = "Warning: network policies are stored by this server, which does not act on them"
+	const warning = "Warning: IP addresses are stored by this server, which does not act on them"
 	out := s.Apply(t, `apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: p}
-spec: {podSelector: {}}
+kind: IPAddress
+metadata: {name: 192.0.2.77}
+spec: {parentRef: {resource: services, namespace: default, name: none}}
 `)
 	if !strings.Contains(out, warning) {
 		t.Errorf("kubectl apply: no warning in %q", out)
 	}
-	if out = s.Kubectl(t, "label", "networkpolicy", "p", "a=b"); !strings.Contains(out, warning) {
+	if out = s.Kubectl(t, "label", "ipaddress", "192.0.2.77", "a=b"); !strings.Contains(out, warning) {
 		t.Errorf("kubectl label: no warning in %q", out)
 	}
 }

@@ -11,12 +11,12 @@ import (
 
 const manualEndpoints = `apiVersion: v1
 kind: Service
-metadata: {name: outside, namespace: default}
+metadata: {name: outside}
 spec: {ports: [{name: sql, port: 5432}]}
 ---
 apiVersion: v1
 kind: Endpoints
-metadata: {name: outside, namespace: default, labels: {made: by-hand}}
+metadata: {name: outside, labels: {made: by-hand}}
 subsets:
 - addresses: [{ip: 192.0.2.1, hostname: one}, {ip: "2001:db8::1"}]
   notReadyAddresses: [{ip: 192.0.2.2}]
@@ -27,7 +27,7 @@ subsets:
 // one EndpointSlice per IP family, follows every change, and deletes the slices with the service.
 func TestEndpointsAreMirrored(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
+	s := Shared(t)
 	waitForMirrors := func(want string) {
 		t.Helper()
 		waitForOutput(t, s, want, "get", "endpointslices", "-l",
@@ -51,7 +51,7 @@ func TestEndpointsAreMirrored(t *testing.T) {
 	s.Kubectl(t, "delete", "service", "outside")
 	waitForMirrors("")
 	// The server maintains the slice of its own service itself.
-	if out := s.Kubectl(t, "get", "endpointslices", "-l",
+	if out := s.Kubectl(t, "get", "endpointslices", "-n", "default", "-l",
 		"endpointslice.kubernetes.io/managed-by=endpointslicemirroring-controller.k8s.io", "-o",
 		"name"); strings.TrimSpace(out) != "" && !strings.Contains(out, "No resources") {
 		t.Errorf("unexpected mirrored EndpointSlice: %s", out)

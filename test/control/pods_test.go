@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -80,6 +81,46 @@ func TestKubectlGetPods(t *testing.T) {
 	}
 	if got := s.Kubectl(t, "get", "namespaces", s.Namespace, "--no-headers"); strings.Fields(got)[1] != "Active" {
 		t.Errorf("kubectl get namespaces: got %s", got)
+	}
+}
+
+// TestKubectlGetWorkloads checks the wide columns of all kinds of workloads.
+func TestKubectlGetWorkloads(t *testing.T) {
+	t.Parallel()
+	s := SharedWithoutControllers(t)
+	const template = `{metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: example/web}]}}`
+	s.Apply(t, `{apiVersion: v1, kind: List, items: [
+{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: set},
+  spec: {replicas: 2, selector: {matchLabels: {app: web}}, template: `+template+`}},
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db},
+  spec: {selector: {matchLabels: {app: web}}, template: `+template+`}},
+{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: logs},
+  spec: {selector: {matchLabels: {app: web}}, template: `+template+`}},
+{apiVersion: batch/v1, kind: Job, metadata: {name: pi}, spec: {completions: 2, template:
+  {spec: {restartPolicy: Never, containers: [{name: c, image: example/pi}]}}}},
+{apiVersion: batch/v1, kind: CronJob, metadata: {name: tick}, spec: {schedule: "@daily", timeZone: UTC, jobTemplate:
+  {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: example/tick}]}}}}}},
+{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: web},
+  spec: {maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}}}]}
+`)
+	out := s.Kubectl(t, "get", "rs,sts,ds,jobs,cronjobs,hpa", "-o", "wide")
+	uid := s.Kubectl(t, "get", "job", "pi", "-o", "jsonpath={.metadata.uid}")
+	rows := regexp.MustCompile(`\b\d+(m\d+)?s\b`).ReplaceAllString(normalizeSpaces(out), "AGE")
+	for _, want := range []string{
+		"NAME DESIRED CURRENT READY AGE CONTAINERS IMAGES SELECTOR\nreplicaset.apps/set 2 0 0 AGE c example/web app=web",
+		"NAME READY AGE CONTAINERS IMAGES\nstatefulset.apps/db 0/1 AGE c example/web",
+		"NAME DESIRED CURRENT READY UP-TO-DATE AVAILABLE NODE SELECTOR AGE CONTAINERS IMAGES SELECTOR\n" +
+			"daemonset.apps/logs 0 0 0 0 0 <none> AGE c example/web app=web",
+		"NAME STATUS COMPLETIONS DURATION AGE CONTAINERS IMAGES SELECTOR\n" +
+			"job.batch/pi Running 0/2 AGE c example/pi batch.kubernetes.io/controller-uid=" + uid,
+		"NAME SCHEDULE TIMEZONE SUSPEND ACTIVE LAST SCHEDULE AGE CONTAINERS IMAGES SELECTOR\n" +
+			"cronjob.batch/tick @daily UTC False 0 <none> AGE c example/tick <none>",
+		"NAME REFERENCE TARGETS MINPODS MAXPODS REPLICAS AGE\n" +
+			"horizontalpodautoscaler.autoscaling/web Deployment/web cpu: <unknown>/80% 1 3 0 AGE",
+	} {
+		if !strings.Contains(rows, want) {
+			t.Errorf("kubectl get -o wide has no\n%s\nin\n%s", want, rows)
+		}
 	}
 }
 

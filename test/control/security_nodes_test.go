@@ -311,7 +311,7 @@ func TestNodeCannotChangePodCIDR(t *testing.T) {
 // WebSocket starts with a GET request.
 func TestReadOnlyUserCannotExec(t *testing.T) {
 	t.Parallel()
-	s := newTwoNodeCluster(t)
+	s := sharedTwoNodeCluster(t)
 	subresources := []string{"exec", "attach", "portforward"}
 	for name, verbs := range map[string]string{"reader": "get", "operator": "get,create"} {
 		s.Kubectl(t, "create", "role", name, "-n", "shop", "--verb="+verbs,
@@ -450,13 +450,13 @@ func certificateIn(t *testing.T, path string) *x509.Certificate {
 // The server must accept it as the node's.
 func TestNodeCannotImpersonateServer(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
+	s := Shared(t)
 	trust := x509.NewCertPool() // as in kubeconfigs and pods
 	if !trust.AppendCertsFromPEM(s.Config.CAData) {
 		t.Fatal("the administrator's kubeconfig has no CA")
 	}
 	names := []string{"localhost", "kubernetes.default.svc", "127.0.0.1", "10.43.0.1"}
-	for _, node := range []string{"x", "kubernetes.default.svc"} {
+	for _, node := range []string{"impersonator", "kubernetes.default.svc"} {
 		pair := s.issueServingCertificate(t, node, names)
 		agent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w,

@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -70,66 +69,11 @@ func (s *Server) clientWith(t *testing.T, change func(*restclient.Config)) kuber
 	return client
 }
 
-// twoNodeCluster is a server with the nodes x and y. The pods on-x and on-y in the namespace shop use the
-// secrets and ConfigMaps of-x and of-y.
-type twoNodeCluster struct {
-	*Server
-	x, y kubernetes.Interface // clients of the nodes
-}
-
-// newTwoNodeCluster starts a server and creates the objects of a twoNodeCluster.
-func newTwoNodeCluster(t *testing.T) *twoNodeCluster {
-	t.Helper()
-	s := &twoNodeCluster{Server: Start(t)}
-	ctx := t.Context()
-	s.Kubectl(t, "create", "namespace", "shop")
-	for _, account := range []string{"app", "other"} {
-		s.Kubectl(t, "create", "serviceaccount", account, "-n", "shop")
-	}
-	for _, node := range []string{"x", "y"} {
-		s.Kubectl(t, "create", "secret", "generic", "of-"+node, "-n", "shop", "--from-literal=k=v")
-		s.Kubectl(t, "create", "configmap", "of-"+node, "-n", "shop", "--from-literal=k=v")
-		client := s.clientAs(t, "system:node:"+node, "system:nodes")
-		if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node,
-			Labels: map[string]string{corev1.LabelHostname: node}}}, metav1.CreateOptions{}); err != nil {
-			t.Fatalf("register node %s: %v", node, err)
-		}
-		s.Apply(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: on-%[1]s, namespace: shop}
-spec:
-  nodeName: "%[1]s"
-  serviceAccountName: app
-  containers:
-  - name: main
-    image: example/web
-    envFrom: [{secretRef: {name: of-%[1]s}}, {configMapRef: {name: of-%[1]s}}]
-`, node))
-	}
-	s.x, s.y = s.clientAs(t, "system:node:x", "system:nodes"), s.clientAs(t, "system:node:y", "system:nodes")
-	return s
-}
-
-// podToken returns a service account token that is bound to a pod.
-func (s *twoNodeCluster) podToken(t *testing.T, pod string, ttl int64, audiences ...string) string {
-	t.Helper()
-	r, err := s.Client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "app", &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{
-			Audiences: audiences, ExpirationSeconds: &ttl, BoundObjectRef: &authenticationv1.BoundObjectReference{
-				APIVersion: "v1", Kind: "Pod", Name: pod},
-		}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.Status.Token
-}
-
 // TestUnauthorizedRequestsAreRejected sends requests without credentials, with forged certificates, and
 // as users without permission.
 func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	t.Parallel()
-	s := newTwoNodeCluster(t)
+	s := sharedTwoNodeCluster(t)
 	status := func(path string) int { return s.rawStatusCode(t, path) }
 	for _, path := range []string{"/healthz", "/livez", "/readyz", "/version", "/version/"} {
 		if code := status(path); code != http.StatusOK {
@@ -211,7 +155,7 @@ func forgedCertificate(t *testing.T, authority string, usage x509.ExtKeyUsage,
 // certificates.
 func TestPrivilegeEscalationIsRejected(t *testing.T) {
 	t.Parallel()
-	s := newTwoNodeCluster(t)
+	s := sharedTwoNodeCluster(t)
 	ctx := t.Context()
 	s.Kubectl(t, "create", "rolebinding", "ann-admin", "-n", "shop", "--clusterrole=admin", "--user=ann")
 	ann := s.clientAs(t, "ann")
@@ -370,7 +314,7 @@ func requestOf(t *testing.T, key *ecdsa.PrivateKey, signer, name string,
 // TestAbusiveClients sends large and slow requests, and requests with path traversal.
 func TestAbusiveClients(t *testing.T) {
 	t.Parallel()
-	s := newTwoNodeCluster(t)
+	s := sharedTwoNodeCluster(t)
 	ctx := t.Context()
 	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"},
 		Data: map[string]string{"k": strings.Repeat("x",
@@ -432,7 +376,7 @@ func TestAbusiveClients(t *testing.T) {
 // slowly, with and without credentials.
 func TestSlowBodiesAreDisconnected(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
+	s := Shared(t)
 	host := strings.TrimPrefix(s.Config.Host, "https://")
 	pair, err := tls.X509KeyPair(s.Config.CertData, s.Config.KeyData)
 	if err != nil {

@@ -193,7 +193,7 @@ func TestServiceAccountTokenSecret(t *testing.T) {
 // unsuitable tokens.
 func TestBootstrapTokenSingleUse(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
+	s := Shared(t)
 	ctx := t.Context()
 	store := func(change func(*tokens.BootstrapToken)) tokens.BootstrapToken {
 		b, err := tokens.NewBootstrapToken()

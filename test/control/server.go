@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -143,9 +142,8 @@ func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	home := filepath.Dir(kubeconfig)
 	cmd := exec.CommandContext(t.Context(), program, append([]string{"--kubeconfig", kubeconfig}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+home, "KUBECACHEDIR="+filepath.Join(home, "kubecache"))
+	cmd.Env = hosts.KubectlEnv(filepath.Dir(kubeconfig))
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	return string(out), err

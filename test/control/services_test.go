@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net/netip"
@@ -37,9 +38,8 @@ func TestServiceAllocation(t *testing.T) {
 	get := func(name, path string) string {
 		return s.Kubectl(t, "get", "service", name, "-o", "jsonpath={.spec."+path+"}")
 	}
-	out := s.Apply(t, fmt.Sprintf(serviceManifest, "web", "NodePort"))
-	if !strings.Contains(out, "nothing on the nodes routes its cluster IP and node ports yet") {
-		t.Errorf("no warning in the output of kubectl apply: %s", out)
+	if out := s.Apply(t, fmt.Sprintf(serviceManifest, "web", "NodePort")); strings.Contains(out, "Warning") {
+		t.Errorf("a warning in the output of kubectl apply: %s", out)
 	}
 	ip, port := get("web", "clusterIP"), get("web", "ports[0].nodePort")
 	if a, err := netip.ParseAddr(ip); err != nil || !netip.MustParsePrefix("10.43.0.0/16").Contains(a) {
@@ -86,8 +86,8 @@ func TestServiceAllocation(t *testing.T) {
 	}
 }
 
-// TestKubernetesService checks the service kubernetes, its endpoints, and the names in the serving
-// certificate.
+// TestKubernetesService checks the service kubernetes, its endpoints, the names in the serving
+// certificate, and the Service of the cluster's DNS.
 func TestKubernetesService(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) { c.AdvertiseAddress = netip.MustParseAddr("192.0.2.77") })
@@ -98,13 +98,12 @@ func TestKubernetesService(t *testing.T) {
 	for what, want := range map[string]string{
 		"service kubernetes -o " +
 			"jsonpath={.spec.clusterIP}": "10.43.0.1",
-		`service kubernetes -o ` +
-			`jsonpath={.metadata.annotations.berth\.dev/reached-at}`: "192.0.2.77:" + u.Port(),
 		"endpoints kubernetes -o " +
 			"jsonpath={.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}": "192.0.2.77:" + u.Port(),
 		"endpointslice kubernetes -o " +
 			"jsonpath={.endpoints[0].addresses[0]}:{.ports[0].port}{.metadata.labels.*}": "192.0.2.77:" + u.Port() +
 			"kubernetes",
+		"service -n kube-system kube-dns -o jsonpath={.spec.clusterIP}:{.spec.ports[*].name}": "10.43.0.10:dns dns-tcp",
 	} {
 		var got string
 		waitUntil(t, what, func() bool {
@@ -121,6 +120,44 @@ func TestKubernetesService(t *testing.T) {
 		}
 		c.Close()
 	}
+}
+
+// TestIngressesAndServiceRanges uses the kinds of networking.k8s.io that no controller of the server acts
+// on, with kubectl.
+func TestIngressesAndServiceRanges(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	class := s.Namespace // cluster-scoped, and unique to the test
+	s.Apply(t, "apiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: "+class+", annotations: "+
+		"{ingressclass.kubernetes.io/is-default-class: 'true'}}\nspec: {controller: example.com/ingress}")
+	t.Cleanup(func() {
+		err := s.Client.NetworkingV1().IngressClasses().Delete(context.WithoutCancel(t.Context()), class,
+			metav1.DeleteOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	waitUntil(t, "the default class of an Ingress", func() bool {
+		s.Kubectl(t, "delete", "ingress", "web", "--ignore-not-found")
+		s.Kubectl(t, "create", "ingress", "web", "--rule=www.example.org/*=web:80")
+		return s.Kubectl(t, "get", "ingress", "web", "-o", "jsonpath={.spec.ingressClassName}") == class
+	})
+	if out := s.Kubectl(t, "get", "ingress", "web", "--no-headers"); !slices.Equal(strings.Fields(out)[:4],
+		[]string{"web", class, "www.example.org", "80"}) {
+		t.Errorf("kubectl get ingress: %s", out)
+	}
+	if out := s.Kubectl(t, "describe", "ingress", "web"); !strings.Contains(out, "www.example.org") {
+		t.Errorf("kubectl describe ingress: %s", out)
+	}
+	if out, err := s.TryKubectl(t, "", "create", "ingress", "bad", "--rule=10.0.0.1/*=web:80"); err == nil ||
+		!strings.Contains(out, "spec.rules[0].host: Invalid value") {
+		t.Errorf("an Ingress for an IP address: %v %s", err, out)
+	}
+	waitUntil(t, "the ServiceCIDR of the server", func() bool {
+		out, err := s.TryKubectl(t, "", "get", "servicecidr", "kubernetes", "-o",
+			"jsonpath={.spec.cidrs[0]} {.status.conditions[?(@.type=='Ready')].status}")
+		return err == nil && out == "10.43.0.0/16 True"
+	})
 }
 
 // TestTwoServersAllocateUniquely creates services through two servers concurrently.

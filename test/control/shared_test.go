@@ -31,7 +31,7 @@ type sharedServer struct {
 	last int // number of the last namespace
 }
 
-// The shared servers: one with all controllers, and one without.
+// The shared servers: one with all controllers, and one without. See also sharedTwoNodes.
 var (
 	sharedDefault = newSharedServer()
 	sharedPassive = newSharedServer(withoutControllers)
@@ -140,7 +140,7 @@ func (c *sharedServer) stop() error {
 
 // stopShared stops the shared servers and returns the number of servers that failed.
 func stopShared() (failed int) {
-	for _, c := range []*sharedServer{sharedDefault, sharedPassive} {
+	for _, c := range []*sharedServer{sharedDefault, sharedPassive, sharedTwoNodes} {
 		if err := c.stop(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			failed++

@@ -113,7 +113,7 @@ func TestTwoServersShareEtcd(t *testing.T) {
 // TestSecretsAreEncrypted checks that the default configuration encrypts secrets, but not ConfigMaps.
 func TestSecretsAreEncrypted(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
+	s := Shared(t)
 	s.Kubectl(t, "create", "secret", "generic", "hidden", "--from-literal=word=sesame-open")
 	s.Kubectl(t, "create", "configmap", "plain", "--from-literal=word=sesame-open")
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(s.DataDir, "etcd",
@@ -125,7 +125,10 @@ func TestSecretsAreEncrypted(t *testing.T) {
 	for _, c := range []struct {
 		key       string
 		encrypted bool
-	}{{"/registry/secrets/default/hidden", true}, {"/registry/configmaps/default/plain", false}} {
+	}{
+		{"/registry/secrets/" + s.Namespace + "/hidden", true},
+		{"/registry/configmaps/" + s.Namespace + "/plain", false},
+	} {
 		got, err := client.Get(t.Context(), c.key)
 		if err != nil || len(got.Kvs) != 1 {
 			t.Fatalf("get %s from etcd: got %v, %v", c.key, got, err)
@@ -165,7 +168,7 @@ func TestServerRestart(t *testing.T) {
 // TestDataDirectoryIsLocked checks the error of a second server with the same data directory.
 func TestDataDirectoryIsLocked(t *testing.T) {
 	t.Parallel()
-	first := Start(t)
+	first := Shared(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c := first.Assembly.Config

@@ -27,19 +27,8 @@ func TestTop(t *testing.T) {
 	addNode(t, s, "n1", "4")
 	s.Apply(t, podYAML("web", "1m", "  nodeName: n1"))
 	uid := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
-	cert, key, err := s.Authority.Issue(pki.Subject{
-		Name: "system:node:n1", IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	start := time.Now()
-	agent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serveSummary(t, s, "n1", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/stats/summary" || len(r.TLS.PeerCertificates) == 0 {
 			t.Errorf("got a request for %s with %d client certificates", r.URL, len(r.TLS.PeerCertificates))
 		}
@@ -52,22 +41,7 @@ func TestTop(t *testing.T) {
 "containers": [{"name": "main", "cpu": {"time": %q, "usageNanoCores": 120000000},
 "memory": {"time": %q, "workingSetBytes": 52428800}}]}]}`,
 			at, total, at, uid, at, at)
-	}))
-	agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,
-		ClientCAs: s.Authority.Pool(), MinVersion: tls.VersionTLS12}
-	agent.StartTLS()
-	t.Cleanup(agent.Close)
-	_, port, _ := net.SplitHostPort(agent.Listener.Addr().String())
-	number, _ := strconv.Atoi(port)
-	n, err := s.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
-	n.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
-	if _, err := s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	eventually(t, "the output of kubectl top node", func() (bool, string) {
 		out, err := s.TryKubectl(t, "", "top", "node", "n1", "--no-headers")
 		f := strings.Fields(out)
@@ -88,5 +62,37 @@ func TestTop(t *testing.T) {
 	if got := s.Kubectl(t, "get", "podmetrics", "--no-headers"); !strings.Contains(got, "web") || !strings.Contains(got,
 		"50Mi") {
 		t.Errorf("kubectl get podmetrics: got %q", got)
+	}
+}
+
+// serveSummary runs the HTTP API of a kubelet for a node until the test ends, with one handler.
+func serveSummary(t *testing.T, s *Server, node string, handler http.HandlerFunc) {
+	t.Helper()
+	cert, key, err := s.Authority.Issue(pki.Subject{
+		Name: "system:node:" + node, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := httptest.NewUnstartedServer(handler)
+	agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientCAs: s.Authority.Pool(), MinVersion: tls.VersionTLS12}
+	agent.StartTLS()
+	t.Cleanup(agent.Close)
+	_, port, _ := net.SplitHostPort(agent.Listener.Addr().String())
+	number, _ := strconv.Atoi(port)
+	n, err := s.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+	n.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
+	if _, err := s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }

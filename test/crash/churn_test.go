@@ -40,7 +40,7 @@ func intSetting(t *testing.T, name string, normal, torture int64) int64 {
 // in the stable pods all the time.
 func TestRandomKillsUnderChurn(t *testing.T) {
 	t.Parallel()
-	kills := intSetting(t, "BERTH_KILLS", 60, 4000)
+	kills := intSetting(t, "BERTH_KILLS", 30, 4000)
 	seed := intSetting(t, "BERTH_SEED", time.Now().UnixNano()%1_000_000, time.Now().UnixNano()%1_000_000)
 	for i, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {

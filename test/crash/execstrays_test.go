@@ -76,7 +76,8 @@ func TestScenario21_CleanupOfInterruptedExecsSparesOthers(t *testing.T) {
 					n.must("start containerd", n.host.Restart(n.Context()))
 				}},
 			} {
-				old := probes()
+				n.waitFor("exec records of the probes", func() bool { return len(n.execRecords()) == 2 })
+				old, records := probes(), n.execRecords()
 				c.interrupt()
 				var now []int
 				n.waitFor(c.what+": old probes to be killed and new ones to run", func() bool {
@@ -85,11 +86,9 @@ func TestScenario21_CleanupOfInterruptedExecsSparesOthers(t *testing.T) {
 						return slices.Contains(old, pid)
 					})
 				})
-				// The cleanup continues for a while.
-				for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-					if got := others(); !slices.Equal(got, keep) {
-						t.Fatalf("%s: PIDs of the program and of the user: got %v, want %v", c.what, got, keep)
-					}
+				n.waitExecsCleanedUp(c.what, records, 2)
+				if got := others(); !slices.Equal(got, keep) {
+					t.Fatalf("%s: PIDs of the program and of the user: got %v, want %v", c.what, got, keep)
 				}
 				if got := probes(); !slices.Equal(got, now) {
 					t.Errorf("%s: PIDs of the new probes changed: got %v, want %v", c.what, got, now)

@@ -2,7 +2,10 @@ package crash
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +36,40 @@ func (n *node) sleepingPIDs(secs string) (pids []int) {
 		}
 	}
 	return pids
+}
+
+// execRecords returns the files in which the agent records the running commands of probes and hooks. The agent
+// keeps the record of an interrupted command until its cleanup has ended.
+func (n *node) execRecords() (files []string) {
+	n.Helper()
+	all, err := filepath.Glob(filepath.Join(n.agent.StateDir, "commands", "*.json"))
+	n.must("list exec records", err)
+	for _, file := range all {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		n.must("read an exec record", err)
+		var record struct {
+			UserExec bool `json:"granted"`
+		}
+		if json.Unmarshal(text, &record) != nil || !record.UserExec { // a record that is being written counts
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+// waitExecsCleanedUp waits until the agent has ended the cleanup of all interrupted commands, those with the
+// given records among them, and the running commands are the only ones with a record.
+func (n *node) waitExecsCleanedUp(what string, old []string, running int) {
+	n.Helper()
+	n.waitFor(what+": cleanup of interrupted commands to end", func() bool {
+		now := n.execRecords()
+		return len(now) == running && !slices.ContainsFunc(now, func(file string) bool {
+			return slices.Contains(old, file)
+		})
+	})
 }
 
 // TestScenario21_InterruptedExecsLeaveNoProcess: the agent is stopped, or the agent, the runtime or both are
@@ -68,6 +105,13 @@ func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 				return len(n.sleepingPIDs(probeSecs)) == 3 && len(n.sleepingPIDs(hookSecs)) == 3
 			})
 			before, daemons := n.liveObjects(""), n.sleepingPIDs(daemonSecs)
+			var old []int
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("PIDs of the commands: %v; before the last interruption: %v; records: %v", execPIDs(), old,
+						n.execRecords())
+				}
+			})
 			restart := func() { n.must("start containerd", n.host.Restart(n.Context())) }
 			for _, c := range []struct {
 				what      string
@@ -83,7 +127,9 @@ func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 					restart()
 				}},
 			} {
-				old := execPIDs()
+				n.waitFor("exec records of the probe and the hook", func() bool { return len(n.execRecords()) == 2 })
+				old = execPIDs()
+				records := n.execRecords()
 				c.interrupt()
 				var now []int
 				n.waitFor(c.what+": old commands to be killed and new ones to run", func() bool {
@@ -92,11 +138,9 @@ func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 						return slices.Contains(old, pid)
 					})
 				})
-				// The new processes must keep running.
-				for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-					if !slices.Equal(now, execPIDs()) {
-						t.Fatalf("%s: PIDs of the new commands changed: got %v, want %v", c.what, execPIDs(), now)
-					}
+				n.waitExecsCleanedUp(c.what, records, 2)
+				if got := execPIDs(); !slices.Equal(got, now) { // the new processes keep running
+					t.Fatalf("%s: PIDs of the new commands changed: got %v, want %v", c.what, got, now)
 				}
 				n.checkStillLive(before)
 				if got := n.sleepingPIDs(daemonSecs); !slices.Equal(got, daemons) {

@@ -59,7 +59,7 @@ func TestInvalidStoreIsQuarantined(t *testing.T) {
 		n.checkRanOnce("plain")
 		n.checkStillLive(before)
 		log := n.agent.Log()[logStart:]
-		reported := strings.Contains(log, "local store was unusable") || strings.Contains(log, "in memory only")
+		reported := strings.Contains(log, "local store unusable") || strings.Contains(log, "in memory only")
 		mustReport := state != "missing" && state != "empty" && state != "without permissions"
 		if mustReport && !reported {
 			t.Errorf("store %s: no log message about the unusable store:\n%s", state, log)

@@ -1,6 +1,8 @@
 package crash
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,8 +25,11 @@ func TestUpgradeFromPreviousRelease(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})
 			n.startAgent(hosts.AgentOptions{
-				Binary:      filepath.Join(previous, "berth"),
-				BerthConfig: map[string]any{"containerLogMaxBytesPerMinute": "10Mi"},
+				Binary: filepath.Join(previous, "berth"),
+				BerthConfig: map[string]any{
+					"containerLogMaxBytesPerMinute": "10Mi",
+					"serviceProxy":                  nil, "clusterDNSServer": nil, // it does not know these fields
+				},
 			})
 			n.upgrade()
 		})
@@ -60,6 +65,10 @@ func (n *node) upgrade() {
 	n.waitFor("the status watch", func() bool { return watch.agentStarts() > 0 })
 	n.must("stop the previous release", n.agent.Stop(n.Context()))
 	n.agent.Binary = binary
+	config, err := os.OpenFile(n.agent.ConfigFile, os.O_APPEND|os.O_WRONLY, 0)
+	n.must("open the configuration", err)
+	_, err = config.WriteString("serviceProxy: \"off\"\nclusterDNSServer: \"off\"\n")
+	n.must("turn Services off, as on all hosts without a network namespace", errors.Join(err, config.Close()))
 	n.launch()
 	n.checkUpgraded(names, before, old)
 	n.kill() // what the new release has written is complete

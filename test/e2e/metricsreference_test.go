@@ -82,7 +82,10 @@ func (a *kubeletClient) checkMetricsReference() {
 	sections, missing := metricsReference(a.t)
 	exposed := map[string]bool{}
 	for path, titles := range map[string][]string{
-		"/metrics":          {"Agent: upstream metrics", "Agent: berth metrics"},
+		"/metrics": {
+			"Agent: upstream metrics", "Agent: berth metrics", "DNS server", "Service proxy",
+			"Load balancer addresses", "Network policies",
+		},
 		"/metrics/probes":   {"Probes"},
 		"/metrics/resource": {"Resource usage: `/metrics/resource`"},
 		"/metrics/cadvisor": {"cAdvisor: `/metrics/cadvisor`"},

@@ -30,7 +30,7 @@ type AgentOptions struct {
 	Socket        string
 	NodeName      string         // default: the host's name
 	Config        map[string]any // fields of KubeletConfiguration that override the defaults of this package
-	BerthConfig   map[string]any // fields of BerthConfiguration
+	BerthConfig   map[string]any // fields of BerthConfiguration; nil removes a default of this package
 	DetectNodeIPs bool           // start the agent without --node-ip
 	ExtraArgs     []string
 	Env           []string // added to the environment of the process
@@ -140,7 +140,11 @@ func (a *Agent) writeConfig(o AgentOptions) error {
 		"cniConfDir": a.Host.ConfDir, "cniBinDirs": []string{a.Host.BinDir},
 		"startPressurePercent": 100, // CPU pressure of the machine must not affect tests
 	}
+	if a.Host.slot.record.LAN == 0 { // hosts without a network namespace would share the rules and the address
+		berth["serviceProxy"], berth["clusterDNSServer"] = "off", "off"
+	}
 	maps.Copy(berth, o.BerthConfig)
+	maps.DeleteFunc(berth, func(_ string, v any) bool { return v == nil })
 	kubeletYAML, err := yaml.Marshal(kubelet)
 	if err != nil {
 		return err

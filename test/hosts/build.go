@@ -169,6 +169,13 @@ func Kubectl() (string, error) {
 	return filepath.Join(dir, "kubectl"), err
 }
 
+// KubectlEnv returns the environment for a short run of kubectl with a home directory. Without garbage
+// collection up to a memory limit, kubectl takes a quarter less CPU time: most of its runs only start and end.
+func KubectlEnv(home string) []string {
+	return append(os.Environ(), "HOME="+home, "KUBECACHEDIR="+filepath.Join(home, "kubecache"), "GOGC=off",
+		"GOMEMLIMIT=256MiB")
+}
+
 // BuildOptions select the variant of berth to build.
 type BuildOptions struct {
 	Race bool
@@ -207,6 +214,9 @@ func buildCommand(ctx context.Context, command string, o BuildOptions) (string, 
 	return buildPackage(ctx, command, ".", "./cmd/"+command, o)
 }
 
+// releaseTags are the build tags of the Makefile, with which the linker leaves out unused methods.
+const releaseTags = "grpcnotrace"
+
 // buildPackage builds the package pkg of the module in the directory module of the checkout.
 func buildPackage(ctx context.Context, command, module, pkg string, o BuildOptions) (string, error) {
 	tags := strings.Join(slices.Sorted(slices.Values(o.Tags)), ",")
@@ -240,6 +250,8 @@ func buildPackage(ctx context.Context, command, module, pkg string, o BuildOptio
 	args, cgo := []string{"-trimpath"}, "0"
 	if o.Race {
 		args, cgo = []string{"-race"}, "1"
+	} else {
+		tags = strings.TrimPrefix(tags+","+releaseTags, ",")
 	}
 	args = append(args, "-ldflags", "-s -w", "-tags", tags, "-o", tmp, pkg)
 	path := filepath.Join(dir, key)

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -251,7 +252,7 @@ func (r *record) orphanedCgroups() []string {
 }
 
 // StartInCgroup starts a program in a cgroup of its own, such as /kubepods/poduid, below the host's
-// cgroup root. It runs until it exits or the host is stopped.
+// cgroup root, and waits until the program runs. It runs until it exits or the host is stopped.
 func (h *Host) StartInCgroup(cgroup, program string, args ...string) (pid int, err error) {
 	v1, v2, err := hierarchies()
 	if err != nil {
@@ -276,5 +277,14 @@ func (h *Host) StartInCgroup(cgroup, program string, args ...string) (pid int, e
 	if err != nil {
 		return 0, err
 	}
-	return child.cmd.Process.Pid, nil
+	pid = child.cmd.Process.Pid
+	return pid, WaitFor(context.Background(), program+" to replace the shell", func() (bool, error) {
+		select {
+		case <-child.done:
+			return true, nil
+		default:
+		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		return err == nil && strings.HasPrefix(string(text), program+"\x00"), nil
+	})
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,19 +17,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
-
-var longID = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
-
-// loggedIDs returns all IDs in containerd's log, including those of objects that no longer exist.
-func (r *record) loggedIDs() []string {
-	text, err := os.ReadFile(r.log())
-	if err != nil {
-		return nil
-	}
-	ids := longID.FindAllString(string(text), -1)
-	slices.Sort(ids)
-	return slices.Compact(ids)
-}
 
 // shimSocketsOf returns the existing shim sockets of the IDs. Their names are hashes of the IDs.
 func (r *record) shimSocketsOf(ids []string) (out []string) {
@@ -131,7 +116,7 @@ func (h *Host) containerdRecords(ctx context.Context) (out []string) {
 	held, err := leases.NewLeasesClient(h.conn).List(ctx, &leases.ListRequest{})
 	fail(err)
 	for _, l := range held.GetLeases() {
-		if longID.MatchString(l.ID) {
+		if len(findIDs(l.ID)) > 0 {
 			add("lease", l.ID)
 		}
 	}

@@ -130,6 +130,13 @@ func removeNetNS(name string) error {
 	return err
 }
 
+// RouteFromMachine makes the pods of a host on the LAN reachable from this machine, as an API server outside of the
+// pod network needs. Close removes the route.
+func (l *LAN) RouteFromMachine(pods netip.Prefix, h *Host) error {
+	_, err := command("ip", "route", "add", pods.String(), "via", h.slot.lan4().String(), "dev", machineLANPort(l.n))
+	return err
+}
+
 // RunOutside calls f in the outside network. Sockets that f opens stay in that network.
 func (l *LAN) RunOutside(f func() error) error { return inNetNS(lanName(l.n), f) }
 

@@ -73,7 +73,7 @@ func (h *Host) PodResources() []string {
 		out = append(out, "directory "+dir)
 	}
 	out = append(out, h.containerdRecords(context.Background())...)
-	ids := r.loggedIDs()
+	ids := h.loggedIDs.read(r.log())
 	for _, socket := range r.shimSocketsOf(ids) {
 		out = append(out, "file "+socket)
 	}

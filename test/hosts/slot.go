@@ -41,7 +41,8 @@ type record struct {
 // slot is a number that belongs to one host of this machine.
 type slot struct {
 	record
-	lock *os.File // nil for a detached host
+	lock      *os.File // nil for a detached host
+	loggedIDs idSet
 }
 
 func (r *record) name() string         { return "berth-host-" + strconv.Itoa(r.Number) }

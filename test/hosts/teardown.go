@@ -50,7 +50,8 @@ func (h *Host) teardown() error {
 			return err
 		}
 	}
-	sockets := slices.Concat(r.sharedDirShimSockets(), r.shimSocketsOf(r.loggedIDs()), linksBelow(containerLogs, r.Dir))
+	sockets := slices.Concat(r.sharedDirShimSockets(), r.shimSocketsOf(h.loggedIDs.read(r.log())),
+		linksBelow(containerLogs, r.Dir))
 	errs := errors.Join(r.unmountAll(), r.removeLinks(), r.removeRules(), r.removeCgroups(teardownTimeout))
 	for _, f := range append(sockets, r.cniCache()...) {
 		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -28,6 +28,7 @@ const (
 	TestboxNamedRef = "docker.io/berth/testbox:named" // TestboxRef as the non-numeric user "app"
 	NginxRef        = "docker.io/library/nginx:1.14.2"
 	StressRef       = "docker.io/polinux/stress:latest"
+	FluentdRef      = "quay.io/fluentd_elasticsearch/fluentd:v5.0.1" // the test program under this name
 )
 
 // Pause builds the sandbox image: a static program that reaps orphans and exits on SIGTERM.
@@ -59,7 +60,8 @@ func All(ctx context.Context, dir string) ([]Archive, error) {
 		pause(), busybox(BusyboxRef), busybox("docker.io/library/busybox:1.28"),
 		busybox("docker.io/library/busybox:latest"), bash(),
 		testbox(TestboxRef, ""), testbox(TestboxUserRef, "1000:1000"), testbox(TestboxNamedRef, "app"),
-		nginx(NginxRef), nginx("docker.io/library/nginx:latest"), stress(),
+		nginx(NginxRef), nginx("docker.io/library/nginx:1.16.1"), nginx("docker.io/library/nginx:latest"), stress(),
+		testbox(FluentdRef, ""),
 	}
 	archives, errs := make([]Archive, len(recipes)), make([]error, len(recipes))
 	slots := make(chan struct{}, runtime.NumCPU())

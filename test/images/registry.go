@@ -26,13 +26,13 @@ import (
 
 // RegistryOptions configure a Registry.
 type RegistryOptions struct {
-	Addr           string // loopback address; empty: 127.0.0.1 with any port
+	Addr           string // address to listen on; empty: 127.0.0.1 with any port
 	User, Password string // credentials for basic authentication; empty: none required
 }
 
-// Registry is an image registry in this process, on loopback and without TLS.
+// Registry is an image registry in this process without TLS, on loopback unless the options say otherwise.
 type Registry struct {
-	Addr string // 127.0.0.1:PORT
+	Addr string // IP:PORT
 
 	opts   RegistryOptions
 	inner  http.Handler

@@ -9,21 +9,23 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // StandIns builds replacements of images that the Kubernetes conformance tests use from local files. It
 // returns those of refs that have a replacement, by name. programs is a directory with the tests' own
-// programs agnhost and nonewprivs.
+// programs agnhost and nonewprivs, and agnhost's certificate localhost.crt with its key localhost.key.
 func StandIns(ctx context.Context, programs string, refs []string) (map[string]v1.Image, error) {
 	all := map[string]v1.Image{}
+	tools := sync.OnceValues(func() (tree, error) { return networkTools(ctx) })
 	for _, ref := range refs {
 		name, _, _ := strings.Cut(path.Base(ref), ":")
-		if !strings.HasPrefix(ref, "registry.k8s.io/") {
+		if !strings.HasPrefix(ref, "registry.k8s.io/") && !strings.HasPrefix(ref, "docker.io/library/") {
 			continue
 		}
-		img, err := standIn(ctx, name, ref, programs)
+		img, err := standIn(ctx, name, ref, programs, tools)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", ref, err)
@@ -35,7 +37,7 @@ func StandIns(ctx context.Context, programs string, refs []string) (map[string]v
 }
 
 // standIn returns nil if the name has no replacement.
-func standIn(ctx context.Context, name, ref, programs string) (v1.Image, error) {
+func standIn(ctx context.Context, name, ref, programs string, tools func() (tree, error)) (v1.Image, error) {
 	base := tree{}
 	err := base.bash(ctx)
 	base.text("/etc/os-release", "NAME=\"Alpine Linux\"\n") // a test reads it
@@ -49,11 +51,19 @@ func standIn(ctx context.Context, name, ref, programs string) (v1.Image, error) 
 	case "busybox":
 		config.Cmd = []string{"sh"}
 	case "agnhost", "kitten":
-		err = errors.Join(err, base.copyFile("/agnhost", filepath.Join(programs, "agnhost")), base.curl(ctx))
+		err = errors.Join(err, base.copyFile("/agnhost", filepath.Join(programs, "agnhost")), base.curl(ctx),
+			base.copyFile("/localhost.crt", filepath.Join(programs, "localhost.crt")),
+			base.copyFile("/localhost.key", filepath.Join(programs, "localhost.key")))
 		base.symlink("/agnhost-2", "agnhost")
+		if name == "agnhost" {
+			err = errors.Join(err, base.addAll(tools))
+		}
 		base.dir("/uploads", 0o755)
 		base.text("/data.json", `{"image": "kitten.jpg"}`)
 		config.Entrypoint, config.Cmd = []string{"/agnhost"}, []string{"pause"}
+	case "glibc-dns-testing":
+		err = errors.Join(err, base.addAll(tools))
+		config.Cmd = []string{"bash"}
 	case "nonewprivs":
 		data, err2 := os.ReadFile(filepath.Join(programs, "nonewprivs"))
 		err = errors.Join(err, err2)

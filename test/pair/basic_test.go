@@ -2,6 +2,7 @@ package pair
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -112,7 +113,9 @@ func (p *Pair) testKubectlWatch() {
 	t := p.t
 	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "sleep"), "GracePeriodSeconds: 1",
 		"GracePeriodSeconds: 3600", 1))
-	cmd := p.kubectl("get", "pod", "stubborn", "-w", "-o", "wide", "--no-headers")
+	cmd := p.kubectl("get", "pod", "stubborn", "-w", "-o", "wide", "--no-headers", "-v=6")
+	var requests bytes.Buffer
+	cmd.Stderr = &requests
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -132,8 +135,10 @@ func (p *Pair) testKubectlWatch() {
 				return
 			}
 		}
-		t.Fatalf("kubectl get -w: no row %v on node %s: %v, got %s; current pod:\n%s", want, p.Node, lines.Err(),
-			strings.Join(output, "\n"), p.Kubectl(t, "get", "pod", "stubborn", "-o", "yaml"))
+		waitErr := cmd.Wait()
+		t.Fatalf("kubectl get -w: no row %v on node %s: %v, %v, got %s\nrequests:\n%s\ncurrent pod:\n%s", want, p.Node,
+			lines.Err(), waitErr, strings.Join(output, "\n"), &requests,
+			p.Kubectl(t, "get", "pod", "stubborn", "-o", "yaml"))
 	}
 	waitForRow("1/1", "Running")
 	start := time.Now()

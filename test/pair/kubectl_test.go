@@ -34,8 +34,7 @@ func (p *Pair) kubectl(args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	p.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, program, append([]string{"--kubeconfig", p.Kubeconfig}, args...)...)
-	home := filepath.Dir(p.Kubeconfig)
-	cmd.Env = append(os.Environ(), "HOME="+home, "KUBECACHEDIR="+filepath.Join(home, "kubecache"))
+	cmd.Env = hosts.KubectlEnv(filepath.Dir(p.Kubeconfig))
 	return cmd
 }
 

@@ -185,7 +185,9 @@ func (p *Pair) stop() error {
 		if p.t.Failed() {
 			p.t.Logf("agent log:\n%s", p.Agent.Log())
 		}
-		errs = append(errs, p.Agent.Stop(ctx))
+		if err := p.Agent.Stop(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("%w\nagent log:\n%s", err, p.Agent.Log()))
+		}
 		if strings.Contains(p.Agent.Log(), "DATA RACE") {
 			errs = append(errs, fmt.Errorf("data race in the agent:\n%s", p.Agent.Log()))
 		}

@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 	"berth/cni/gateway"
 	"berth/cni/routes"
 	"berth/control"
+	"berth/control/loadbalancer"
 	servers "berth/test/control"
 	"berth/test/hosts"
 )
@@ -35,8 +37,9 @@ type TwoHosts struct {
 
 var podCIDRs = []netip.Prefix{netip.MustParsePrefix("10.206.0.0/16"), netip.MustParsePrefix("fd42:206::/48")}
 
-// startTwoHosts starts a server and joins two nodes, whose agents configure CNI and routes.
-func startTwoHosts(t *testing.T) *TwoHosts {
+// startTwoHosts starts a server and joins two nodes, whose agents configure CNI and routes. config has more
+// fields of BerthConfiguration.
+func startTwoHosts(t *testing.T, config map[string]any) *TwoHosts {
 	t.Helper()
 	lan, err := hosts.NewLAN()
 	if err != nil {
@@ -50,19 +53,28 @@ func startTwoHosts(t *testing.T) *TwoHosts {
 	server := servers.Start(t, func(c *control.Config) {
 		c.Listen = netip.AddrPortFrom(lan.Machine, 0).String()
 		c.ClusterCIDRs = podCIDRs
+		c.LoadBalancerPool = loadbalancer.Pool{{First: poolAddress(lan), Last: poolAddress(lan)}}
 	})
 	w := &TwoHosts{TwoNodes: &TwoNodes{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t,
 		Server: server}}, lan: lan}
 	w.serveOutside()
 	w.A.createBootstrapToken()
+	berthConfig := map[string]any{"cniPodCIDRs": []string{"node"}}
+	maps.Copy(berthConfig, config)
 	for _, p := range []*Pair{w.A, w.B} {
-		p.joinHost(t.TempDir(), pairOptions{WithoutCNI: true, LAN: lan,
-			BerthConfig: map[string]any{"cniPodCIDRs": []string{"node"}}})
+		p.joinHost(t.TempDir(), pairOptions{WithoutCNI: true, LAN: lan, BerthConfig: berthConfig})
 	}
 	for _, p := range []*Pair{w.A, w.B} {
 		p.waitForNodeCondition("Ready", "True")
 	}
 	return w
+}
+
+// poolAddress is the only address for load balancers: one of the network that no host has.
+func poolAddress(lan *hosts.LAN) netip.Addr {
+	a := lan.Machine.As4()
+	a[3] = 240
+	return netip.AddrFrom4(a)
 }
 
 // serveOutside starts the HTTP server outside of the cluster. It runs until the test ends.
@@ -172,7 +184,7 @@ func (w *TwoHosts) installedRoutes(p *Pair) string {
 // routes to a deleted node are removed. Disabling podRouting removes all routes.
 func TestPodNetworkAcrossHosts(t *testing.T) {
 	t.Parallel()
-	w := startTwoHosts(t)
+	w := startTwoHosts(t, nil)
 	a, b := w.A, w.B
 	for _, p := range []*Pair{a, b} {
 		p.waitUntil("the routes of "+p.Node, func() string {

@@ -57,6 +57,10 @@ func startOnExisting(ctx context.Context, endpoint, binary string, archives []im
 			return nil, err
 		}
 	}
+	services, err := servicesSetting()
+	if err != nil {
+		return nil, err
+	}
 	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 podLogsDir: %s
@@ -67,7 +71,12 @@ failCgroupV1: false
 # Do not remove images of the existing containerd, and run the pods on a full disk too.
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 100Mi}
-%s`, path("logs"), path("ca.crt"), settings)
+%s---
+apiVersion: berth.dev/v1alpha1
+kind: BerthConfiguration
+serviceProxy: "%s"
+clusterDNSServer: "%s"
+`, path("logs"), path("ca.crt"), settings, services, services)
 	if err := os.WriteFile(path("config.yaml"), []byte(config), 0o644); err != nil {
 		return nil, err
 	}
@@ -134,7 +143,7 @@ func tagSandboxImage(ctx context.Context, socket, endpoint string) error {
 	return ctr(ctx, socket, "images", "tag", images.PauseRef, config.SandboxImage)
 }
 
-// cleanUp deletes the pods that the agent on an existing containerd runs, stops the agent and the control
+// cleanUp deletes the workloads and pods that the agent on an existing containerd runs, stops the agent and the control
 // server and removes their files. It keeps images, which may be in use.
 func cleanUp(ctx context.Context, repo string) error {
 	pid, err := running("berth")
@@ -151,6 +160,9 @@ func cleanUp(ctx context.Context, repo string) error {
 			return err
 		}
 	}
+	if err := removeServices(); err != nil {
+		return err
+	}
 	if err := syscall.Unmount(path("kubelet"), 0); err != nil && !errors.Is(err, syscall.EINVAL) &&
 		!errors.Is(err, syscall.ENOENT) {
 		return fmt.Errorf("unmount %s: %w", path("kubelet"), err)
@@ -158,7 +170,10 @@ func cleanUp(ctx context.Context, repo string) error {
 	return os.RemoveAll(home)
 }
 
-// deletePods deletes all pods and manifests and waits until no pod is left on the node.
+// workloadKinds are the kinds whose controllers would replace deleted pods.
+const workloadKinds = "cronjobs,jobs,deployments,statefulsets,daemonsets,replicasets,replicationcontrollers"
+
+// deletePods deletes all workloads, pods and manifests and waits until no pod is left on the node.
 func deletePods(ctx context.Context, repo string) error {
 	if err := os.RemoveAll(path("manifests")); err != nil {
 		return err
@@ -171,8 +186,10 @@ func deletePods(ctx context.Context, repo string) error {
 			return err
 		}
 	}
-	if _, err := s.run(ctx, "delete", "pods", "--all", "--all-namespaces", "--timeout=60s"); err != nil {
-		return err
+	for _, kinds := range []string{workloadKinds, "pods"} {
+		if _, err := s.run(ctx, "delete", kinds, "--all", "--all-namespaces", "--timeout=60s"); err != nil {
+			return err
+		}
 	}
 	client, err := nodeapi.Dial(path("berth.sock"))
 	if err != nil {

@@ -48,6 +48,15 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 				}
 			})
 			q := &quickstart{T: t, host: h, home: filepath.Join(t.TempDir(), "home"), bin: t.TempDir()}
+			// Both run in one network namespace, in which only one can route Services. A quick start of the
+			// user may do so already.
+			busy, err := routesServices()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v == hosts.Version16 || busy {
+				q.services = "off"
+			}
 			q.build()
 			t.Cleanup(func() { q.run("down") })
 			foreign := q.runForeignSandbox()
@@ -55,9 +64,15 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 
 			output := q.run("up", "-containerd", h.Endpoint)
 			for _, word := range []string{"kubectl get pods -A -o wide", "berth ps -A -o wide", "hello from berth",
-				"make down"} {
+				`deployment "my-nginx" successfully rolled out`, "nginx 1.16.1", "make down"} {
 				if !strings.Contains(output, word) {
 					t.Errorf("make up does not print %q", word)
+				}
+			}
+			if q.services == "" {
+				q.requireServices(true)
+				if !strings.Contains(output, "my-service.default.svc.cluster.local. A: NOERROR") {
+					t.Errorf("make up does not show the Service:\n%s", output)
 				}
 			}
 			pods := q.pods()
@@ -66,14 +81,20 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 					t.Errorf("pods of the agent: got %v, want %s", pods, name)
 				}
 			}
-			if n := q.runningContainers(); n < 3 { // nginx, its writer, the clock
-				t.Errorf("got %d running containers in the existing containerd, want at least 3", n)
+			// web and its writer, clock, 3 my-nginx, 3 node-nginx, 2 of web, fluentd
+			if n := q.runningContainers(); n < 12 {
+				t.Errorf("got %d running containers in the existing containerd, want at least 12", n)
 			}
+			q.kubectl("create", "job", "hello-now", "--from=cronjob/hello")
+			q.kubectl("wait", "job/hello-now", "--for=condition=Complete", "--timeout=2m")
 			if !q.isRunning(foreign) || h.Pid() != pid {
 				t.Error("the foreign sandbox or containerd does not run anymore")
 			}
 
 			q.run("down")
+			if q.services == "" {
+				q.requireServices(false)
+			}
 			if !q.isRunning(foreign) || h.Pid() != pid {
 				t.Error("the foreign sandbox or containerd does not run anymore")
 			}
@@ -102,6 +123,16 @@ type quickstart struct {
 	*testing.T
 	host      *hosts.Host
 	home, bin string
+	services  string // value of BERTH_UP_SERVICES
+}
+
+// requireServices checks whether this network namespace has rules of Services.
+func (q *quickstart) requireServices(want bool) {
+	q.Helper()
+	has, err := routesServices()
+	if err != nil || has != want {
+		q.Errorf("rules of Services: %t, %v, want %t", has, err, want)
+	}
 }
 
 // build builds the programs in the directory that the command uses.
@@ -151,9 +182,10 @@ func (q *quickstart) run(args ...string) string {
 		q.Fatal(err)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), "BERTH_UP_HOME="+q.home, "BERTH_UP_PROGRAMS="+q.bin, "BERTH_UP_SETTINGS="+
-		fmt.Sprintf(
-			"cgroupRoot: %s\ncgroupDriver: cgroupfs\naddress: %s\nhealthzPort: 0\n", q.host.CgroupRoot, q.host.Gateway))
+	cmd.Env = append(os.Environ(), "BERTH_UP_SERVICES="+q.services, "BERTH_UP_HOME="+q.home,
+		"BERTH_UP_PROGRAMS="+q.bin, fmt.Sprintf(
+			"BERTH_UP_SETTINGS=cgroupRoot: %s\ncgroupDriver: cgroupfs\naddress: %s\nhealthzPort: 0\n",
+			q.host.CgroupRoot, q.host.Gateway))
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
@@ -162,6 +194,19 @@ func (q *quickstart) run(args ...string) string {
 			log[max(0, len(log)-6000):])
 	}
 	return out.String()
+}
+
+// kubectl runs kubectl against the server of the quick start and returns its output.
+func (q *quickstart) kubectl(args ...string) string {
+	q.Helper()
+	cmd := exec.Command(filepath.Join(q.bin, "kubectl"), append([]string{"--kubeconfig",
+		filepath.Join(q.home, "control", "admin.kubeconfig")}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+q.TempDir())
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		q.Fatalf("kubectl %v: %v\n%s", args, err, out)
+	}
+	return string(out)
 }
 
 // runForeignSandbox creates a sandbox that does not belong to berth.

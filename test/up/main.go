@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -106,9 +107,13 @@ func start(ctx context.Context, repo, running string, archives []images.Archive,
 	if err != nil {
 		return nil, err
 	}
+	services, err := servicesSetting()
+	if err != nil {
+		return nil, errors.Join(err, h.Stop())
+	}
 	logStep("starting berth")
 	a, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: binary, Host: h, NodeName: "quickstart", ExtraArgs: join,
-		Detached: true,
+		Detached: true, BerthConfig: map[string]any{"serviceProxy": services, "clusterDNSServer": services},
 		Config: map[string]any{
 			"serverTLSBootstrap": true,
 			"authentication":     map[string]any{"x509": map[string]any{"clientCAFile": path("ca.crt")}},
@@ -153,6 +158,18 @@ func (n *node) show(ctx context.Context, s *server) error {
 		_ = s.print(ctx, "get", "pods", "-A", "-o", "wide") // shows which pods are missing
 		return err
 	}
+	if err := s.update(ctx); err != nil {
+		return err
+	}
+	if err := n.showService(ctx, s); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"rollout", "status", "deployment/node-nginx"}, {"get", "deployments"}} {
+		fmt.Println("\n$ berth", strings.Join(args, " "))
+		if err := n.berth(ctx, args...); err != nil {
+			return err
+		}
+	}
 	fmt.Println("\n$ kubectl get pods -A -o wide")
 	if err := s.print(ctx, "get", "pods", "-A", "-o", "wide"); err != nil {
 		return err
@@ -173,12 +190,17 @@ func (n *node) show(ctx context.Context, s *server) error {
   kubectl exec -it web -c nginx -- sh
   kubectl edit configmap page     # the page in the pod changes within half a second
   kubectl delete pod crash
+  kubectl scale deployment my-nginx --replicas 5; kubectl rollout undo deployment my-nginx
+  kubectl create job hello-now --from=cronjob/hello
+  kubectl exec web -c nginx -- bash -c 'exec 3<>/dev/tcp/my-service/80 && echo reached my-service by name'
 
   alias berth=%q                  # works without the server too
   berth why crash                 # why the pod does not run, and what happens next
   berth timeline web              # duration of each step of the pod's start
   berth check                     # can this node run pods?
-  $EDITOR %s/clock.yaml   # a static pod of the node
+  $EDITOR %s/node-nginx.yaml   # a Deployment of the node; clock.yaml is a static pod
+  berth services -A; berth dns query my-service
+  berth rollout history deployment/node-nginx; berth scale deployment/node-nginx --replicas 2
   make down                       # remove everything
 `, s.kubeconfig, s.kubectl, n.binary+" --socket "+n.socket, n.manifests)
 	return nil

@@ -99,6 +99,7 @@ var stepFuncs map[string]func(args []string) error
 func init() {
 	stepFuncs = map[string]func(args []string) error{
 		"serve": serve, "tcp": tcp, "grpc": serveGRPC, "udp": udp, "get": get, "server": server, "dial": dial,
+		"lookup":  lookup,
 		"print":   func(a []string) error { fmt.Println(strings.Join(a, " ")); return nil },
 		"warn":    func(a []string) error { fmt.Fprintln(os.Stderr, strings.Join(a, " ")); return nil },
 		"partial": func(a []string) error { fmt.Print(strings.Join(a, " ")); return nil },

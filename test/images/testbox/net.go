@@ -124,6 +124,13 @@ func get(a []string) error {
 	return err
 }
 
+// lookup prints the addresses of a name.
+func lookup(a []string) error {
+	addresses, err := net.LookupHost(arg(a, 0, ""))
+	fmt.Println(strings.Join(addresses, "\n"))
+	return err
+}
+
 // server sends a request to the API server as pods do: with the address from the environment and the service
 // account's token and CA certificate.
 func server(a []string) error {
