@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,8 +15,11 @@ import (
 
 func TestHookIsOnDiskBeforeItRuns(t *testing.T) {
 	withWorkers(t, func(t *testing.T, r *workerFixture) {
+		var mu sync.Mutex           // the containers of a pod flush in parallel
 		var startsAt, hooksAt []int // number of starts and hooks at each flush
 		r.flush = func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
 			startsAt, hooksAt = append(startsAt, r.host.CallCount("start uid-p/a")),
 				append(hooksAt, r.host.CallCount("hook"))
 			return errors.New("disk full") // does not block the pod
@@ -53,8 +57,11 @@ func TestReplacementIsOnDiskBeforeStop(t *testing.T) {
 		pod := hostfake.PodOf("p", "a")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
+		var mu sync.Mutex
 		var stops []int // number of stops at each flush
 		r.flush = func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
 			stops = append(stops, r.host.CallCount("stop uid-p/"))
 			return nil
 		}
