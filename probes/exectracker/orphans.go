@@ -2,6 +2,7 @@ package exectracker
 
 import (
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -17,6 +18,9 @@ type container struct {
 	// outputs returns the pipes that a process has as its outputs and that the container's shim reads,
 	// without those of init.
 	outputs func(pid int) []string
+	// unread returns the pipes that a process has as its two outputs, if nobody reads them: the shim
+	// closes its ends when the runtime deletes an interrupted command.
+	unread func(pid int) []string
 	// pipes returns all pipes that a process has open.
 	pipes func(pid int) []string
 	// hasCommandLine reports whether a process has a command line.
@@ -33,12 +37,9 @@ func orphanedSessions(init int, n record, users userExecs) []int {
 		init: first, outputs: func(pid int) []string { return outputsOf(init, pid) }, pipes: openPipes,
 		hasCommandLine: hasCommandLine,
 	}
-	group := cgroupOf(init)
-	for _, p := range processes() {
-		if p.pid != first.parent && cgroupOf(p.pid) == group {
-			c.members = append(c.members, p)
-		}
-	}
+	c.members = membersOf(first)
+	readers := sync.OnceValue(func() []string { return readPipes(first, c.members) })
+	c.unread = func(pid int) []string { return unreadOutputs(init, pid, readers) }
 	for _, p := range leadersOf(init) {
 		c.leaders = append(c.leaders, p.pid)
 	}
@@ -48,6 +49,7 @@ func orphanedSessions(init int, n record, users userExecs) []int {
 // orphans decides which sessions a command has left. It is a pure function of its arguments. One of
 // the processes of such a session started after the request, cannot be that of a user exec, and has
 // an output pipe that was created since the request: no older process has it, and no running command.
+// The shim reads this pipe, or both outputs of the process are pipes that nobody reads.
 func orphans(c container, n record, users userExecs) (sessions []int) {
 	from := n.RequestedAt - 2*tick
 	var candidates []process
@@ -56,7 +58,7 @@ func orphans(c container, n record, users userExecs) (sessions []int) {
 		switch {
 		case p.started < from || p.pid == c.init.pid || users.match(p.started, n.Command, same):
 		case slices.ContainsFunc(c.members, func(m process) bool { return m.pid == p.session }):
-		case len(c.outputs(p.pid)) > 0:
+		case len(c.outputs(p.pid)) > 0 || len(c.unread(p.pid)) > 0:
 			candidates = append(candidates, p)
 		}
 	}
@@ -66,7 +68,9 @@ func orphans(c container, n record, users userExecs) (sessions []int) {
 	others := c.otherPipes(from)
 	for _, p := range candidates {
 		isOwn := func(pipe string) bool { return !slices.Contains(others, pipe) }
-		if slices.ContainsFunc(c.outputs(p.pid), isOwn) && !slices.Contains(sessions, p.session) {
+		unread := c.unread(p.pid)
+		abandoned := len(unread) > 0 && isOwn(unread[0]) && isOwn(unread[1])
+		if (abandoned || slices.ContainsFunc(c.outputs(p.pid), isOwn)) && !slices.Contains(sessions, p.session) {
 			sessions = append(sessions, p.session)
 		}
 	}

@@ -16,8 +16,8 @@ type modelProcess struct {
 	user    bool // started by a user exec
 }
 
-// model is a container whose processes start others, execs and pipelines. Each exec gets a pipe that
-// the shim reads.
+// model is a container whose processes start others, execs and pipelines. Each exec gets two pipes, for its
+// outputs, that the shim reads until the runtime deletes the exec.
 type model struct {
 	r       *rand.Rand
 	now     time.Duration
@@ -26,6 +26,7 @@ type model struct {
 	alive   []*modelProcess
 	execs   map[int]bool    // PIDs of the first processes of execs
 	read    map[string]bool // pipes that the shim reads
+	unread  map[string]bool // pipes of an exec that was deleted
 }
 
 func (m *model) pipe(byShim bool) string {
@@ -54,9 +55,17 @@ func (m *model) start(parent *modelProcess, ownSession bool, outputs ...string) 
 }
 
 func (m *model) exec() *modelProcess {
-	p := m.start(nil, true, m.pipe(true))
+	p := m.start(nil, true, m.pipe(true), m.pipe(true))
 	m.execs[p.pid] = true
 	return p
+}
+
+// delete ends an exec's first process and has the shim close its ends of the pipes.
+func (m *model) delete(p *modelProcess) {
+	m.end(p)
+	for _, pipe := range p.outputs {
+		m.read[pipe], m.unread[pipe] = false, true
+	}
 }
 
 func (m *model) end(p *modelProcess) {
@@ -71,8 +80,10 @@ func (m *model) work(of []*modelProcess, steps int) {
 		case !slices.Contains(m.alive, p):
 		case m.r.IntN(4) == 0 && p != m.alive[0]:
 			m.end(p)
-		case m.r.IntN(3) == 0: // writes to another process
-			of = append(of, m.start(p, m.r.IntN(2) == 0, m.pipe(false)))
+		case m.r.IntN(3) == 0: // writes to another process, which may end
+			pipe := m.pipe(false)
+			m.unread[pipe] = m.r.IntN(2) == 0
+			of = append(of, m.start(p, m.r.IntN(2) == 0, pipe, p.outputs[1]))
 		default:
 			of = append(of, m.start(p, m.r.IntN(3) == 0))
 		}
@@ -101,6 +112,15 @@ func (m *model) container(init *modelProcess) container {
 			return !m.read[pipe] || slices.Contains(init.outputs, pipe)
 		})
 	}
+	c.unread = func(pid int) []string {
+		pipes := m.find(pid).outputs
+		for _, pipe := range pipes {
+			if !m.unread[pipe] || slices.Contains(init.outputs, pipe) {
+				return nil
+			}
+		}
+		return pipes
+	}
 	return c
 }
 
@@ -111,8 +131,9 @@ func TestOrphansInvariants(t *testing.T) {
 	t.Parallel()
 	returned := 0
 	for seed := range uint64(2000) {
-		m := &model{r: rand.New(rand.NewPCG(seed, 21)), execs: map[int]bool{}, read: map[string]bool{}, nextPID: 1}
-		init := m.start(nil, true, m.pipe(true))
+		m := &model{r: rand.New(rand.NewPCG(seed, 21)), execs: map[int]bool{}, read: map[string]bool{},
+			unread: map[string]bool{}, nextPID: 1}
+		init := m.start(nil, true, m.pipe(true), m.pipe(true))
 		m.work([]*modelProcess{init}, m.r.IntN(10))
 		var users userExecs
 		userExec := func() {
@@ -135,7 +156,10 @@ func TestOrphansInvariants(t *testing.T) {
 		m.work([]*modelProcess{command}, m.r.IntN(8))
 		m.work([]*modelProcess{init}, m.r.IntN(8)) // the program goes on
 		userExec()
-		m.end(command)
+		deleted := m.r.IntN(2) == 0
+		if m.end(command); deleted {
+			m.delete(command)
+		}
 
 		found := orphans(m.container(init), n, users)
 		for _, p := range m.alive {
@@ -144,7 +168,11 @@ func TestOrphansInvariants(t *testing.T) {
 				t.Fatalf("seed %d: session %d of a process that is not the command's: %+v", seed, p.session, p)
 			}
 			orphaned := m.find(p.session).pid == 0
-			if p.probe && orphaned && slices.Contains(p.outputs, command.outputs[0]) && len(users) == 0 && !is {
+			holds := slices.Contains(p.outputs, command.outputs[0])
+			if deleted {
+				holds = slices.Equal(p.outputs, command.outputs)
+			}
+			if p.probe && orphaned && holds && len(users) == 0 && !is {
 				t.Fatalf("seed %d: process of the command not found: %+v", seed, p)
 			}
 		}
@@ -165,6 +193,7 @@ func TestOrphans(t *testing.T) {
 		leaders []int
 		outputs map[int][]string // read by the shim
 		pipes   map[int][]string
+		unread  map[int][]string
 		users   userExecs
 		want    []int
 	}{
@@ -181,6 +210,14 @@ func TestOrphans(t *testing.T) {
 		},
 		"a pipe that the shim does not read": {
 			members: []process{{pid: 5, session: 4, started: late}}, pipes: map[int][]string{5: {internal}},
+		},
+		"two pipes that nobody reads": {
+			members: []process{{pid: 5, session: 4, started: late}}, unread: map[int][]string{5: {pipe, internal}},
+			want: []int{4},
+		},
+		"two pipes that nobody reads, one of them of an older process": {
+			members: []process{{pid: 3, session: 3, started: 2 * time.Second}, {pid: 5, session: 4, started: late}},
+			unread:  map[int][]string{5: {pipe, internal}}, pipes: map[int][]string{3: {pipe}},
 		},
 		"a pipe of an older process": {
 			members: []process{{pid: 3, session: 3, started: 2 * time.Second}, {pid: 5, session: 4, started: late}},
@@ -209,6 +246,7 @@ func TestOrphans(t *testing.T) {
 				init: init, members: append([]process{init}, row.members...), leaders: row.leaders,
 				outputs:        func(pid int) []string { return row.outputs[pid] },
 				pipes:          func(pid int) []string { return slices.Concat(row.outputs[pid], row.pipes[pid]) },
+				unread:         func(pid int) []string { return row.unread[pid] },
 				hasCommandLine: func(int, []string) bool { return false },
 			}
 			n := record{RequestedAt: 9 * time.Second, Command: []string{"probe"}}

@@ -194,6 +194,17 @@ func childrenOf(parent int) (all []process) {
 	return all
 }
 
+// membersOf returns the processes in the container of an init process, with init.
+func membersOf(init process) (members []process) {
+	group := cgroupOf(init.pid)
+	for _, p := range processes() {
+		if p.pid != init.parent && cgroupOf(p.pid) == group {
+			members = append(members, p)
+		}
+	}
+	return members
+}
+
 func processes() (all []process) {
 	list, err := os.ReadDir("/proc")
 	if err != nil {

@@ -4,8 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A child process that has created its own session, as daemons do, does not end with the session of
@@ -62,11 +66,17 @@ func (n *record) observeOrphans(init, session int) (changed bool) {
 	if slices.ContainsFunc(n.Trees, func(f processTree) bool { return f.Leader.PID == session }) {
 		return false
 	}
-	group := cgroupOf(init)
+	first, lives := readProcess(init)
+	if !lives {
+		return false
+	}
+	members := membersOf(first)
+	readers := sync.OnceValue(func() []string { return readPipes(first, members) })
 	f := processTree{Leader: processID{PID: session}}
-	for _, p := range processes() {
-		if p.session == session && p.started >= n.RequestedAt-2*tick && cgroupOf(p.pid) == group {
+	for _, p := range members {
+		if p.session == session && p.started >= n.RequestedAt-2*tick {
 			f.Outputs = append(f.Outputs, outputsOf(init, p.pid)...)
+			f.Outputs = append(f.Outputs, unreadOutputs(init, p.pid, readers)...)
 		}
 	}
 	if len(f.Outputs) > 0 {
@@ -153,22 +163,79 @@ func outputsOf(init, pid int) (pipes []string) {
 	return pipes
 }
 
+// unreadOutputs returns the pipes that a process has as its two outputs, if they are not those of init and
+// not among the given pipes, which somebody reads. Otherwise it returns none.
+func unreadOutputs(init, pid int, readers func() []string) (pipes []string) {
+	for _, fd := range []string{"fd/1", "fd/2"} {
+		link, err := os.Readlink(procPath(pid, fd))
+		own, _ := os.Readlink(procPath(init, fd))
+		if err != nil || !strings.HasPrefix(link, pipePrefix) || link == own || slices.Contains(pipes, link) {
+			return nil
+		}
+		pipes = append(pipes, link)
+	}
+	isRead := func(pipe string) bool { return slices.Contains(readers(), pipe) }
+	if slices.ContainsFunc(pipes, isRead) {
+		return nil
+	}
+	return pipes
+}
+
+// readPipes returns the pipes that a container's shim has open or that a process of the container has open
+// for reading. A process that cannot be inspected has ended.
+func readPipes(init process, members []process) (pipes []string) {
+	pipes = openPipes(init.parent)
+	for _, p := range members {
+		for fd, pipe := range openFiles(p.pid) {
+			if strings.HasPrefix(pipe, pipePrefix) && isReadable(p.pid, fd) {
+				pipes = append(pipes, pipe)
+			}
+		}
+	}
+	return pipes
+}
+
+// isReadable reports whether a file descriptor of a process is open for reading.
+func isReadable(pid int, fd string) bool {
+	info, err := os.ReadFile(procPath(pid, filepath.Join("fdinfo", fd)))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(info)) {
+		if flags, is := strings.CutPrefix(line, "flags:"); is {
+			mode, err := strconv.ParseUint(strings.TrimSpace(flags), 8, 64)
+			return err == nil && mode&unix.O_ACCMODE != unix.O_WRONLY
+		}
+	}
+	return false
+}
+
 // pipePrefix begins the name of a pipe in /proc.
 const pipePrefix = "pipe:"
 
 // openPipes returns the pipes that a process has open. None: the process has ended.
 func openPipes(pid int) (pipes []string) {
-	open, err := os.ReadDir(procPath(pid, "fd"))
-	if err != nil {
-		return nil
-	}
-	for _, e := range open {
-		link, err := os.Readlink(filepath.Join(procPath(pid, "fd"), e.Name()))
-		if err == nil && strings.HasPrefix(link, pipePrefix) {
+	for _, link := range openFiles(pid) {
+		if strings.HasPrefix(link, pipePrefix) {
 			pipes = append(pipes, link)
 		}
 	}
 	return pipes
+}
+
+// openFiles returns the file descriptors of a process with what they refer to. None: the process has ended.
+func openFiles(pid int) map[string]string {
+	open, err := os.ReadDir(procPath(pid, "fd"))
+	if err != nil {
+		return nil
+	}
+	files := make(map[string]string, len(open))
+	for _, e := range open {
+		if link, err := os.Readlink(filepath.Join(procPath(pid, "fd"), e.Name())); err == nil {
+			files[e.Name()] = link
+		}
+	}
+	return files
 }
 
 // holdsPipe reports whether a process has one of the pipes open.

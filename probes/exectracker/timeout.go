@@ -4,11 +4,13 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"berth/agent/plan"
 )
 
 const (
 	// firstObservation is when a running command is first looked up on the host. Its session cannot
-	// be determined after it was killed.
+	// be determined after it was killed. The delay doubles until the command is found.
 	firstObservation = time.Second
 	// timeoutMargin is how long before the timeout it is observed again.
 	timeoutMargin = 200 * time.Millisecond
@@ -43,18 +45,24 @@ func (w *execWatcher) watch(ctx context.Context) {
 			return
 		}
 		switch now := time.Since(w.began); {
-		case w.timeout <= 0:
+		case w.timeout <= 0 && len(w.record.Sessions) > 0:
 			return
+		case w.timeout <= 0: // the runtime has not started it yet, or it ended at once
+			next = 2 * now
 		case now > w.timeout+killWindow:
 			return
 		case now >= w.timeout:
-			if len(w.record.Sessions) == 0 && now > w.timeout+timeoutMargin { // it was killed right after its start
-				w.observeOrphans()
+			if w.pid != 0 {
+				if len(w.record.Sessions) == 0 && now > w.timeout+timeoutMargin { // it was killed right after its start
+					w.observeOrphans()
+				}
+				w.killRemaining()
 			}
-			w.killRemaining()
 			next = now + killInterval
 		case now >= w.timeout-timeoutMargin:
 			next = now + killInterval
+		case len(w.record.Sessions) == 0:
+			next = min(2*now, w.timeout-timeoutMargin)
 		default:
 			next = w.timeout - timeoutMargin
 		}
@@ -68,8 +76,8 @@ func (w *execWatcher) watch(ctx context.Context) {
 func (w *execWatcher) observe(ctx context.Context) bool {
 	if w.pid == 0 {
 		pid, err := w.tracker.opt.Runtime.ContainerPID(context.WithoutCancel(ctx), w.record.Container)
-		if err != nil {
-			return false
+		if kind := plan.KindOf(err); err != nil {
+			return kind != plan.NotFound && kind != plan.Unsupported
 		}
 		w.pid = pid
 	}

@@ -113,19 +113,21 @@ func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 				}
 			})
 			restart := func() { n.must("start containerd", n.host.Restart(n.Context())) }
+			killBoth := func() {
+				n.kill()
+				n.must("kill containerd", n.host.Kill())
+				n.launch()
+				restart()
+			}
 			for _, c := range []struct {
 				what      string
 				interrupt func()
 			}{
+				{"agent and runtime killed right after the start", killBoth},
 				{"agent killed", func() { n.kill(); n.launch() }},
 				{"agent stopped", func() { n.must("stop the agent", n.agent.Stop(n.Context())); n.launch() }},
 				{"runtime killed", func() { n.must("kill containerd", n.host.Kill()); restart() }},
-				{"agent and runtime killed", func() {
-					n.kill()
-					n.must("kill containerd", n.host.Kill())
-					n.launch()
-					restart()
-				}},
+				{"agent and runtime killed", killBoth},
 			} {
 				n.waitFor("exec records of the probe and the hook", func() bool { return len(n.execRecords()) == 2 })
 				old = execPIDs()
