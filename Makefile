@@ -41,12 +41,15 @@ deb: ## dist/*.deb of berth and berth-control, ARCHS=amd64,arm64; reproducible f
 deps: ## what the tests need on a fresh Debian 12
 	./test/deps.sh $(DISTRIBUTION)
 
-# vet looks at packages as go test -race compiles them, so that this is done once.
+# vet looks at packages as go test -race compiles them, so that this is done once. Programs and test packages
+# are compiled before the tests: a compiler beside tests that run containers gets little CPU time.
 # Three packages run at once, the longest first: the tests of many packages mostly wait.
 # TestSim runs without the race detector, and with a tenth of the seeds under it.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
 	go vet -race ./... ./test/...
 	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent/pod -seeds $(SEEDS)
+	go run ./test/programs
+	go list -race -test -export ./... ./test/... >/dev/null
 	mkdir -p .cache
 	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -p 3 -timeout 40m $(TESTFLAGS) $(LONGEST) ./... ./test/...; status=$$?; \
 		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; exit $$status

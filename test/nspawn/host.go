@@ -61,16 +61,22 @@ func Start(ctx context.Context, o Options) (*Host, error) {
 	return h, nil
 }
 
-func (h *Host) start(ctx context.Context, o Options) error {
+// Base returns the root file system that is the lower layer of all hosts, built at most once, and the
+// archive of its sandbox image.
+func Base(ctx context.Context) (dir string, pause images.Archive, err error) {
 	cache, err := images.CacheDir()
 	if err != nil {
-		return err
+		return "", pause, err
 	}
-	pause, err := images.Pause(ctx, cache)
-	if err != nil {
-		return err
+	if pause, err = images.Pause(ctx, cache); err != nil {
+		return "", pause, err
 	}
-	base, err := makeBase(ctx, pause.Ref)
+	dir, err = makeBase(ctx, pause.Ref)
+	return dir, pause, err
+}
+
+func (h *Host) start(ctx context.Context, o Options) error {
+	base, pause, err := Base(ctx)
 	if err != nil {
 		return err
 	}
