@@ -153,7 +153,7 @@ func (b *bench) controlMemory(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	b.add("berth-control: resident memory, idle", mib(got), "-", "", "<= 120 MiB")
+	b.add("berth-control: resident memory, idle", mib(got), "-", "", "<= 130 MiB")
 	if err := s.load(ctx); err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	if *peers {
-		control = append(control, figure{"control-rollout", b.controlRollout},
+		control = append(control, figure{"control-idle", b.controlIdle}, figure{"control-rollout", b.controlRollout},
 			figure{"control-scheduling", b.controlScheduling})
 	}
 	if err := take(ctx, append(control, figure{"decide", b.decide},

@@ -133,3 +133,58 @@ func (p *controlPlane) cpu() (total time.Duration, err error) {
 	}
 	return total, nil
 }
+
+// controlIdle measures the memory of a control plane without objects: berth-control with its controllers and its
+// scheduler, and berth-control without them beside those of Kubernetes.
+func (b *bench) controlIdle(ctx context.Context) error {
+	var own, bare []time.Duration // bytes
+	var peers [2][]time.Duration
+	for range *rounds {
+		p, err := startOwn(ctx)
+		if err != nil {
+			return err
+		}
+		server, _, err := p.idleMemory(ctx)
+		if err = errors.Join(err, p.stop()); err != nil {
+			return err
+		}
+		own = append(own, time.Duration(server))
+		if p, err = startPeers(ctx); err != nil {
+			return err
+		}
+		server, of, err := p.idleMemory(ctx)
+		if err = errors.Join(err, p.stop()); err != nil {
+			return err
+		}
+		bare = append(bare, time.Duration(server))
+		for i := range peers {
+			peers[i] = append(peers[i], time.Duration(of[i]))
+		}
+	}
+	all := median(bare)
+	texts := []string{"without them " + mib(int64(median(bare)))}
+	for i, name := range []string{"kube-controller-manager", "kube-scheduler"} {
+		all += median(peers[i])
+		texts = append(texts, name+" "+mib(int64(median(peers[i]))))
+	}
+	b.add("berth-control: resident memory, idle, with controllers and scheduler", mib(int64(median(own))),
+		strings.Join(texts, ", "), ratio(median(own), all), "<= 130 MiB")
+	return nil
+}
+
+// idleMemory returns the resident memory, in bytes, of berth-control and of each program of Kubernetes, when they
+// have been idle for a while.
+func (p *controlPlane) idleMemory(ctx context.Context) (server int64, peers []int64, err error) {
+	if err := pause(ctx, idleWait); err != nil {
+		return 0, nil, err
+	}
+	for _, cmd := range p.peers {
+		n, err := rssOf(cmd.Process.Pid)
+		if err != nil {
+			return 0, nil, err
+		}
+		peers = append(peers, n)
+	}
+	server, err = p.rss()
+	return server, peers, err
+}

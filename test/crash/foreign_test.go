@@ -198,6 +198,9 @@ func (f *foreignWorld) state() map[string]string {
 		}))
 	}
 	for _, r := range f.host.PodResources() { // with the PIDs of processes
+		if problem, is := strings.CutPrefix(r, "error "); is {
+			f.Fatalf("list the pods' resources on the host: %s", problem)
+		}
 		state["host: "+r] = "exists"
 	}
 	for id, what := range f.liveObjects("") {

@@ -94,7 +94,7 @@ func isContainerdRemnant(path string) bool {
 // more than CRI lists. It skips snapshots that no record references: containerd collects them as
 // garbage.
 func (h *Host) containerdRecords(ctx context.Context) (out []string) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // long enough for a busy machine
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
 	add := func(kind, id string) { out = append(out, kind+" "+id) }
