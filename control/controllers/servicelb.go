@@ -126,8 +126,10 @@ func (l *serviceLBController) sync(ctx context.Context, _ string) (time.Duration
 	}
 	invalid := map[loadbalancer.Name]string{}
 	owner := map[netip.Addr]loadbalancer.Name{} // as the API has it
+	current := map[loadbalancer.Name][]netip.Addr{}
 	for _, svc := range all {
 		s, problem := l.input(svc)
+		current[s.Name] = s.Current
 		for _, a := range s.Current {
 			owner[a] = s.Name
 		}
@@ -148,12 +150,18 @@ func (l *serviceLBController) sync(ctx context.Context, _ string) (time.Duration
 		if problem := invalid[name]; problem != "" {
 			a = loadbalancer.Assignment{Problem: problem}
 		}
-		if len(l.LoadBalancerPool) > 0 && slices.ContainsFunc(a.Addresses, func(address netip.Addr) bool {
+		isTaken := func(address netip.Addr) bool {
 			other, taken := owner[address]
 			return taken && other != name
-		}) {
+		}
+		if len(l.LoadBalancerPool) > 0 && slices.ContainsFunc(a.Addresses, isTaken) {
 			again = staleAddressDelay // after the other Service has lost it
-			continue
+			loses := func(address netip.Addr) bool { return !slices.Contains(a.Addresses, address) }
+			if !slices.ContainsFunc(current[name], loses) {
+				continue
+			}
+			// The other Service may wait for what this one loses.
+			a.Addresses = slices.DeleteFunc(slices.Clone(a.Addresses), isTaken)
 		}
 		errs = append(errs, l.apply(ctx, svc, a))
 	}

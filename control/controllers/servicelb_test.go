@@ -166,7 +166,7 @@ func TestServiceLBAssignsAddressesOfPool(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The first one waits for the address that the other one has until it is changed, too.
+		// The controller observes one change before the other, or both at once.
 		requireLoadBalancer(t, client, "a", "192.0.2.10 FromPool finalizer")
 		requireLoadBalancer(t, client, "b", "192.0.2.11 FromPool finalizer")
 	})
