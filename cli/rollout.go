@@ -144,11 +144,8 @@ func followRollout(ctx context.Context, client *nodeapi.Client, kind, namespace,
 	}
 }
 
-// rolloutProgress describes the progress of a rollout in the words of kubectl.
+// rolloutProgress describes the progress of a rollout as "kubectl rollout status" does.
 func rolloutProgress(w nodeapi.Workload) (text string, done bool, err error) {
-	waiting := func(format string, args ...any) (string, bool, error) {
-		return fmt.Sprintf("Waiting for rollout to finish: "+format+"...", args...), false, nil
-	}
 	switch w.Kind {
 	case "Deployment":
 		var d appsv1.Deployment
@@ -161,45 +158,67 @@ func rolloutProgress(w nodeapi.Workload) (text string, done bool, err error) {
 		if err := json.Unmarshal(w.Object, &s); err != nil {
 			return "", false, err
 		}
-		replicas := int32(1)
-		if s.Spec.Replicas != nil {
-			replicas = *s.Spec.Replicas
-		}
-		switch {
-		case s.Status.ObservedGeneration < s.Generation:
-			return waiting("waiting for statefulset spec update to be observed")
-		case s.Status.ReadyReplicas < replicas:
-			return waiting("%d of %d pods are ready", s.Status.ReadyReplicas, replicas)
-		case s.Status.UpdateRevision != s.Status.CurrentRevision:
-			return waiting("%d of %d pods have been updated", s.Status.UpdatedReplicas, replicas)
-		}
-		return fmt.Sprintf("statefulset rolling update complete %d pods", s.Status.CurrentReplicas), true, nil
+		return statefulSetProgress(&s)
 	case "DaemonSet":
 		var s appsv1.DaemonSet
 		if err := json.Unmarshal(w.Object, &s); err != nil {
 			return "", false, err
 		}
-		n := s.Status
-		switch {
-		case n.ObservedGeneration < s.Generation:
-			return waiting("waiting for daemon set spec update to be observed")
-		case n.UpdatedNumberScheduled < n.DesiredNumberScheduled:
-			return waiting("%d out of %d new pods have been updated", n.UpdatedNumberScheduled,
-				n.DesiredNumberScheduled)
-		case n.NumberAvailable < n.DesiredNumberScheduled:
-			return waiting("%d of %d updated pods are available", n.NumberAvailable, n.DesiredNumberScheduled)
-		}
-		return fmt.Sprintf("daemon set %q successfully rolled out", s.Name), true, nil
+		return daemonSetProgress(&s)
 	}
 	return "", false, fmt.Errorf("rollout status is not supported for a %s", w.Kind)
 }
 
-func deploymentProgress(d *appsv1.Deployment) (text string, done bool, err error) {
-	s, replicas := d.Status, int32(1)
-	if d.Spec.Replicas != nil {
-		replicas = *d.Spec.Replicas
+// errNoRollout is the error about a workload whose pods are only updated when a user deletes them.
+var errNoRollout = fmt.Errorf("rollout status is only available for %s strategy type",
+	appsv1.RollingUpdateStatefulSetStrategyType)
+
+func statefulSetProgress(s *appsv1.StatefulSet) (text string, done bool, err error) {
+	n, replicas := s.Status, orOne(s.Spec.Replicas)
+	if s.Spec.UpdateStrategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
+		return "", true, errNoRollout
 	}
-	prefix := fmt.Sprintf("Waiting for deployment %q rollout to finish: ", d.Name)
+	switch rolling := s.Spec.UpdateStrategy.RollingUpdate; {
+	case n.ObservedGeneration == 0 || n.ObservedGeneration < s.Generation:
+		return "Waiting for statefulset spec update to be observed...", false, nil
+	case n.ReadyReplicas < replicas:
+		return fmt.Sprintf("Waiting for %d pods to be ready...", replicas-n.ReadyReplicas), false, nil
+	case rolling != nil:
+		// Pods below the partition keep the old revision, so the revisions of the status stay different.
+		if rolling.Partition != nil && n.UpdatedReplicas < replicas-*rolling.Partition {
+			return fmt.Sprintf("Waiting for partitioned roll out to finish: %d out of %d new pods have been updated...",
+				n.UpdatedReplicas, replicas-*rolling.Partition), false, nil
+		}
+		return fmt.Sprintf("partitioned roll out complete: %d new pods have been updated...", n.UpdatedReplicas), true, nil
+	case n.UpdateRevision != n.CurrentRevision:
+		return fmt.Sprintf("waiting for statefulset rolling update to complete %d pods at revision %s...",
+			n.UpdatedReplicas, n.UpdateRevision), false, nil
+	}
+	return fmt.Sprintf("statefulset rolling update complete %d pods at revision %s...", n.CurrentReplicas,
+		n.CurrentRevision), true, nil
+}
+
+func daemonSetProgress(s *appsv1.DaemonSet) (text string, done bool, err error) {
+	n := s.Status
+	if s.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType {
+		return "", true, errNoRollout
+	}
+	switch {
+	case n.ObservedGeneration < s.Generation:
+		return "Waiting for daemon set spec update to be observed...", false, nil
+	case n.UpdatedNumberScheduled < n.DesiredNumberScheduled:
+		text = fmt.Sprintf("%d out of %d new pods have been updated...", n.UpdatedNumberScheduled,
+			n.DesiredNumberScheduled)
+	case n.NumberAvailable < n.DesiredNumberScheduled:
+		text = fmt.Sprintf("%d of %d updated pods are available...", n.NumberAvailable, n.DesiredNumberScheduled)
+	default:
+		return fmt.Sprintf("daemon set %q successfully rolled out", s.Name), true, nil
+	}
+	return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %s", s.Name, text), false, nil
+}
+
+func deploymentProgress(d *appsv1.Deployment) (text string, done bool, err error) {
+	s, replicas := d.Status, orOne(d.Spec.Replicas)
 	if s.ObservedGeneration < d.Generation {
 		return "Waiting for deployment spec update to be observed...", false, nil
 	}
@@ -218,7 +237,7 @@ func deploymentProgress(d *appsv1.Deployment) (text string, done bool, err error
 	default:
 		return fmt.Sprintf("deployment %q successfully rolled out", d.Name), true, nil
 	}
-	return prefix + text, false, nil
+	return fmt.Sprintf("Waiting for deployment %q rollout to finish: %s", d.Name, text), false, nil
 }
 
 func (c *factory) rolloutHistory(namespace *string) *cobra.Command {
