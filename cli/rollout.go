@@ -49,8 +49,12 @@ func (c *factory) editWorkload(cmd *cobra.Command, namespace string, args []stri
 	}
 	defer client.Close()
 	edit.Kind, edit.Namespace, edit.Name = kind, namespace, name
-	if _, err := client.EditWorkload(cmd.Context(), edit); err != nil {
+	result, err := client.EditWorkload(cmd.Context(), edit)
+	if err != nil {
 		return err
+	}
+	if result.Skipped {
+		done = fmt.Sprintf("skipped rollback (current template already matches revision %d)", result.Revision)
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), outputName(nodeapi.Workload{Kind: kind, Name: name})+" "+done)
 	return err

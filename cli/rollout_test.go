@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -105,5 +106,24 @@ func TestRolloutProgress(t *testing.T) {
 					tt.err)
 			}
 		})
+	}
+}
+
+// TestRolloutUndoOutput checks that a rollback to the current revision is reported as skipped.
+func TestRolloutUndoOutput(t *testing.T) {
+	t.Parallel()
+	h := fakeAgent()
+	h.EditWorkload = func(_ context.Context, req nodeapi.WorkloadEdit) (nodeapi.WorkloadEditResult, error) {
+		return nodeapi.WorkloadEditResult{Revision: 2, Skipped: req.Revision == 2}, nil
+	}
+	path := socket(t, h)
+	for revision, want := range map[string]string{
+		"0": "deployment.apps/web rolled back\n",
+		"2": "deployment.apps/web skipped rollback (current template already matches revision 2)\n",
+	} {
+		args := []string{"rollout", "undo", "deployment/web", "--to-revision", revision}
+		if stdout, stderr, code := run(t, path, invocation{args: args}); stdout != want || code != 0 {
+			t.Errorf("revision %s: output %q, want %q, exit %d %s", revision, stdout, want, code, stderr)
+		}
 	}
 }

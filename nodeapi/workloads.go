@@ -65,6 +65,7 @@ type WorkloadEdit struct {
 // WorkloadEditResult is the result of a change.
 type WorkloadEditResult struct {
 	Revision int64 `json:"revision,omitempty"` // undo: the restored one
+	Skipped  bool  `json:"skipped,omitempty"`  // undo: the current template is already that of the revision
 }
 
 func (s *server) workloads(w http.ResponseWriter, r *http.Request) {

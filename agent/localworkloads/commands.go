@@ -2,14 +2,17 @@ package localworkloads
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -117,11 +120,16 @@ func (e *Engine) Restart(k source.WorkloadKey, now time.Time) error {
 	})
 }
 
-// Undo restores the pod template of a revision until the file changes. Revision 0 is the previous one. It returns the
-// restored revision.
-func (e *Engine) Undo(k source.WorkloadKey, revision int64, now time.Time) (restored int64, err error) {
-	err = e.edit(k, now, func(o, _ workloads.Object, overrides map[string]string) error {
-		if d, ok := o.(*appsv1.Deployment); ok && d.Spec.Paused {
+// errSkipped ends a command that would change nothing.
+var errSkipped = errors.New("skipped")
+
+// Undo restores the pod template of a revision until the file changes, and for a Deployment the annotations of that
+// revision. Revision 0 is the previous one. It returns the restored revision, and whether it was skipped because the
+// current template is already that of the revision.
+func (e *Engine) Undo(k source.WorkloadKey, revision int64, now time.Time) (restored int64, skipped bool, err error) {
+	err = e.edit(k, now, func(o, file workloads.Object, overrides map[string]string) error {
+		d, isDeployment := o.(*appsv1.Deployment)
+		if isDeployment && d.Spec.Paused {
 			return apierrors.NewBadRequest("you cannot rollback a paused deployment; resume it first")
 		}
 		history := e.revisions(o)
@@ -142,11 +150,45 @@ func (e *Engine) Undo(k source.WorkloadKey, revision int64, now time.Time) (rest
 		}
 		restored = history[found].Number
 		template, _ := source.TemplateOf(o)
+		if equality.Semantic.DeepEqual(template, history[found].Template) {
+			return errSkipped
+		}
 		*template = *history[found].Template.DeepCopy()
-		overrides[overrideUndo] = fmt.Sprintf("template of revision %d", restored)
+		if isDeployment {
+			d.Annotations = rolledBackAnnotations(d.Annotations, history[found].annotations)
+		}
+		delete(overrides, overrideUndo)
+		if defined, _ := source.TemplateOf(file); defined == nil || !equality.Semantic.DeepEqual(template, defined) {
+			overrides[overrideUndo] = fmt.Sprintf("template of revision %d", restored)
+		}
 		return nil
 	})
-	return restored, err
+	if errors.Is(err, errSkipped) {
+		return restored, true, nil
+	}
+	return restored, false, err
+}
+
+// rolledBackAnnotations returns the annotations of a Deployment that is rolled back to a ReplicaSet. As with kubectl,
+// they are those of the ReplicaSet, so that the history gets the right change cause, except those about the Deployment
+// itself.
+func rolledBackAnnotations(deployment, set map[string]string) map[string]string {
+	ownOnly := func(name string) bool {
+		return strings.HasPrefix(name, "deployment.kubernetes.io/") || name == corev1.LastAppliedConfigAnnotation ||
+			name == appsv1.DeprecatedRollbackTo
+	}
+	out := map[string]string{}
+	for name, value := range deployment {
+		if ownOnly(name) {
+			out[name] = value
+		}
+	}
+	for name, value := range set {
+		if !ownOnly(name) {
+			out[name] = value
+		}
+	}
+	return out
 }
 
 // Revision is one pod template of the history of a workload.
@@ -154,6 +196,7 @@ type Revision struct {
 	Number      int64
 	ChangeCause string
 	Template    *corev1.PodTemplateSpec
+	annotations map[string]string // of the ReplicaSet or ControllerRevision
 }
 
 // revisions returns the history of a workload, oldest first.
@@ -167,7 +210,7 @@ func (e *Engine) revisions(o workloads.Object) (out []Revision) {
 			}
 			template := set.Spec.Template.DeepCopy()
 			delete(template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
-			out = append(out, Revision{n, set.Annotations[changeCause], template})
+			out = append(out, Revision{n, set.Annotations[changeCause], template, set.Annotations})
 		}
 	case *appsv1.StatefulSet, *appsv1.DaemonSet:
 		for _, r := range controlledBy[*appsv1.ControllerRevision](e.store, o) {
@@ -176,7 +219,7 @@ func (e *Engine) revisions(o workloads.Object) (out []Revision) {
 				e.Log.Warn("controller revision unreadable", "name", r.Name, "err", err)
 				continue
 			}
-			out = append(out, Revision{r.Revision, r.Annotations[changeCause], template})
+			out = append(out, Revision{r.Revision, r.Annotations[changeCause], template, r.Annotations})
 		}
 	}
 	slices.SortFunc(out, func(a, b Revision) int { return cmp.Compare(a.Number, b.Number) })

@@ -118,7 +118,7 @@ func TestPreviewOfRollout(t *testing.T) {
 			t.Errorf("step %d (%s) is after %q, want %q", i, stepText(p.Steps[i], true), got, want)
 		}
 	}
-	if _, err := w.engine.Undo(k, 0, w.now); err == nil {
+	if _, _, err := w.engine.Undo(k, 0, w.now); err == nil {
 		t.Error("the preview created a revision")
 	}
 }

@@ -162,7 +162,7 @@ func (b *berth) editWorkload(ctx context.Context, req nodeapi.WorkloadEdit) (
 		case nodeapi.RestartWorkload:
 			return e.Restart(key, now)
 		case nodeapi.UndoWorkload:
-			out.Revision, err = e.Undo(key, req.Revision, now)
+			out.Revision, out.Skipped, err = e.Undo(key, req.Revision, now)
 			return err
 		}
 		return apierrors.NewBadRequest(fmt.Sprintf("unknown command %q", req.Command))
