@@ -149,9 +149,10 @@ func (s *Source) sync(ctx context.Context, send func(source.Snapshot), timer *ti
 		if s.opt.Suspended == nil || !s.opt.Suspended() {
 			changes = s.engine.Sync(time.Now())
 			s.saveEvents(changes)
-		}
-		if wake := s.engine.Wake(); !wake.IsZero() {
-			timer.Reset(min(max(time.Until(wake), time.Millisecond), maxWait))
+			// While decisions are suspended, a time that has passed stays the next one.
+			if wake := s.engine.Wake(); !wake.IsZero() {
+				timer.Reset(min(max(time.Until(wake), time.Millisecond), maxWait))
+			}
 		}
 		out.Pods = s.withPods(out.Pods)
 		close(s.changes)

@@ -273,3 +273,25 @@ func TestJoinedNodeReportsWorkloads(t *testing.T) {
 		t.Errorf("log of a node that joined again: %s", log)
 	}
 }
+
+// TestSuspendedSourceSleeps checks that a Source does not wake up again and again for decisions that have become due
+// while the node shuts down.
+func TestSuspendedSourceSleeps(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, &disk{}, "")
+	n.watch = func() {}
+	n.setFiles(source.Snapshot{
+		Ready: true, Workloads: workloadsOf(t, map[string]string{"web": fmt.Sprintf(deploymentManifest, 1, 1)}),
+	})
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	n.sync(t.Context(), func(source.Snapshot) {}, timer)
+	n.opt.Suspended = func() bool { return true }
+	n.engine.wakes[key{"Deployment", "default", "web"}] = time.Now().Add(-time.Second)
+	n.sync(t.Context(), func(source.Snapshot) {}, timer)
+	select {
+	case <-timer.C:
+		t.Error("the Source wakes up although no decision is possible")
+	case <-time.After(100 * time.Millisecond):
+	}
+}
