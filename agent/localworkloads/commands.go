@@ -208,9 +208,7 @@ func (e *Engine) revisions(o workloads.Object) (out []Revision) {
 			if err != nil {
 				continue
 			}
-			template := set.Spec.Template.DeepCopy()
-			delete(template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
-			out = append(out, Revision{n, set.Annotations[changeCause], template, set.Annotations})
+			out = append(out, Revision{n, set.Annotations[changeCause], revisionTemplate(set), set.Annotations})
 		}
 	case *appsv1.StatefulSet, *appsv1.DaemonSet:
 		for _, r := range controlledBy[*appsv1.ControllerRevision](e.store, o) {
@@ -224,6 +222,13 @@ func (e *Engine) revisions(o workloads.Object) (out []Revision) {
 	}
 	slices.SortFunc(out, func(a, b Revision) int { return cmp.Compare(a.Number, b.Number) })
 	return out
+}
+
+// revisionTemplate returns the template of the Deployment that a ReplicaSet was created for.
+func revisionTemplate(set *appsv1.ReplicaSet) *corev1.PodTemplateSpec {
+	template := set.Spec.Template.DeepCopy()
+	delete(template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
+	return template
 }
 
 // changeCause is the annotation that "rollout history" shows.

@@ -299,6 +299,7 @@ func (e *Engine) sync(k key, now time.Time) {
 
 // dropped is called for each object that no longer exists. The agent keeps the events of pods.
 func (e *Engine) dropped(o workloads.Object) {
+	delete(e.failures, o.GetUID())
 	if _, pod := o.(*corev1.Pod); !pod {
 		e.events[o.GetUID()] = false
 		e.Deleted(o.GetUID())

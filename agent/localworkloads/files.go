@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/agent/source"
@@ -141,10 +142,22 @@ func (e *Engine) updateFromFile(k key, w source.Workload, now time.Time) {
 	e.updateWorkload(next, now)
 }
 
-// updateWorkload replaces a workload that a user has changed, and ends its back-off: the changed pods may not fail.
+// updateWorkload replaces a workload that a user has changed, and ends its back-off: the changed pods may not fail. The
+// back-off of a Deployment is that of its ReplicaSet with the template. Those with old templates keep theirs.
 func (e *Engine) updateWorkload(next workloads.Object, now time.Time) {
 	e.store.update(next, now)
 	delete(e.failures, next.GetUID())
+	d, ok := next.(*appsv1.Deployment)
+	if !ok {
+		return
+	}
+	for _, set := range controlledBy[*appsv1.ReplicaSet](e.store, d) {
+		_, failed := e.failures[set.UID]
+		if failed && equality.Semantic.DeepEqual(revisionTemplate(set), &d.Spec.Template) {
+			delete(e.failures, set.UID)
+			e.queue[keyOf(set)] = true
+		}
+	}
 }
 
 // retire deletes a finished Job of a file.

@@ -84,11 +84,24 @@ func TestFailedPodsAreReplacedAfterDelay(t *testing.T) {
 			check("after the second failure", "")
 			write("web:2")
 			check("after an edit", "web:2")
+			w.failPods()
+			check("after a failure of the new pod", "")
+			if kind != "DaemonSet" { // the template stays, so that the pods keep their ReplicaSet
+				if err := w.engine.Scale(keyNamed(kind, "web"), 2, w.now); err != nil {
+					t.Fatal(err)
+				}
+				check("after an edit that keeps the template", map[string]string{
+					"Deployment": "web:2 web:2", "StatefulSet": "web:2", // the second one when the first one is ready
+				}[kind])
+			}
 			delete(w.files, "web.yaml")
 			w.engine.SetFiles(nil)
 			check("after the removal of the file", "")
 			if len(w.engine.Pods()) > 0 || !w.engine.Empty() {
 				t.Errorf("left: %v", w.engine.Views())
+			}
+			if len(w.engine.failures) > 0 || len(w.engine.failed) > 0 {
+				t.Errorf("failures of deleted objects: %v, %v", w.engine.failures, w.engine.failed)
 			}
 		})
 	}
