@@ -193,7 +193,8 @@ func statefulSetProgress(s *appsv1.StatefulSet) (text string, done bool, err err
 			return fmt.Sprintf("Waiting for partitioned roll out to finish: %d out of %d new pods have been updated...",
 				n.UpdatedReplicas, replicas-*rolling.Partition), false, nil
 		}
-		return fmt.Sprintf("partitioned roll out complete: %d new pods have been updated...", n.UpdatedReplicas), true, nil
+		return fmt.Sprintf("partitioned roll out complete: %d new pods have been updated...",
+			n.UpdatedReplicas), true, nil
 	case n.UpdateRevision != n.CurrentRevision:
 		return fmt.Sprintf("waiting for statefulset rolling update to complete %d pods at revision %s...",
 			n.UpdatedReplicas, n.UpdateRevision), false, nil

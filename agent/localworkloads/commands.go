@@ -273,7 +273,7 @@ func (e *Engine) Views() (out []View) {
 		out = append(out, v)
 	}
 	slices.SortFunc(out, func(a, b View) int {
-		return cmp.Compare(keyOf(a.Object).String(), keyOf(b.Object).String())
+		return keyOf(a.Object).compare(keyOf(b.Object))
 	})
 	return out
 }

@@ -54,7 +54,8 @@ func TestUndo(t *testing.T) {
 				t.Helper()
 				restored, skipped, err := w.engine.Undo(keyNamed(kind, "web"), revision, w.now)
 				if err != nil || restored != want || skipped != wantSkipped {
-					t.Fatalf("restored revision %d, skipped %v: %v, want %d, %v", restored, skipped, err, want, wantSkipped)
+					t.Fatalf("restored revision %d, skipped %v: %v, want %d, %v", restored, skipped, err, want,
+						wantSkipped)
 				}
 				w.settle()
 				if got := w.view(kind, "web").Overrides; fmt.Sprint(got) != fmt.Sprint(overrides) {

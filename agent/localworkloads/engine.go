@@ -38,7 +38,7 @@ type Config struct {
 type Engine struct {
 	Config
 	store    *objects
-	queue    map[key]bool
+	queue    sortedKeys // objects to decide about
 	wakes    map[key]time.Time
 	failures map[types.UID]failure // by owner of failed pods
 	failed   map[types.UID]bool    // pods whose failure has been counted
@@ -78,7 +78,7 @@ func New(c Config, stored map[string][]byte) *Engine {
 		c.Location = time.Local
 	}
 	e := &Engine{
-		Config: c, store: newObjects(), queue: map[key]bool{}, wakes: map[key]time.Time{},
+		Config: c, store: newObjects(), wakes: map[key]time.Time{},
 		failures: map[types.UID]failure{}, failed: map[types.UID]bool{}, unobserved: map[types.UID]bool{},
 		created: map[types.UID]time.Time{}, byUID: map[types.UID]key{}, emitted: map[types.UID]*corev1.Pod{},
 		retries: map[key]int{}, clashes: map[key]bool{}, events: map[types.UID]bool{},
@@ -87,7 +87,7 @@ func New(c Config, stored map[string][]byte) *Engine {
 		e.Log.Warn("stored workload unreadable", "err", err)
 	}
 	for k, entry := range e.store.entries {
-		e.queue[k] = true
+		e.queue.add(k)
 		if pod, ok := entry.object.(*corev1.Pod); ok {
 			e.byUID[pod.UID] = k
 			if pod.DeletionTimestamp == nil {
@@ -99,13 +99,10 @@ func New(c Config, stored map[string][]byte) *Engine {
 	return e
 }
 
-// Empty reports whether there are no workloads, so that nothing has to run.
-func (e *Engine) Empty() bool { return len(e.store.entries) == 0 }
-
 // changed queues an object and its owners for a decision.
 func (e *Engine) changed(k key) {
 	for range 3 { // a pod, its ReplicaSet, its Deployment
-		e.queue[k] = true
+		e.queue.add(k)
 		o := e.store.get(k)
 		if o == nil {
 			return
@@ -149,19 +146,6 @@ func (e *Engine) PodDeleted(uid types.UID, now time.Time) {
 	}
 	delete(e.unobserved, uid)
 	e.store.podGone(k, now)
-	e.forget()
-}
-
-// forget drops what is kept of pods that no longer exist.
-func (e *Engine) forget() {
-	for uid, k := range e.byUID {
-		if o := e.store.get(k); o == nil || o.GetUID() != uid {
-			delete(e.byUID, uid)
-			delete(e.created, uid)
-			delete(e.emitted, uid)
-			delete(e.failed, uid)
-		}
-	}
 }
 
 // Delays before a failed pod is replaced.
@@ -210,16 +194,13 @@ func (e *Engine) Sync(now time.Time) map[string][]byte {
 		for k, at := range e.wakes {
 			if !at.After(now) {
 				delete(e.wakes, k)
-				e.queue[k] = true
+				e.queue.add(k)
 			}
 		}
 		e.applyFiles(now)
 		syncs := map[key]int{}
 		for len(e.queue) > 0 {
-			k := slices.MinFunc(slices.Collect(maps.Keys(e.queue)), func(a, b key) int {
-				return strings.Compare(a.String(), b.String())
-			})
-			delete(e.queue, k)
+			k := e.queue.pop()
 			if syncs[k]++; syncs[k] > maxSyncs {
 				e.Log.Error("workload sync does not converge", "kind", k.kind, "namespace", k.namespace, "name", k.name)
 				e.wakeAt(k, now.Add(time.Second))
@@ -278,7 +259,7 @@ func (e *Engine) sync(k key, now time.Time) {
 	d := e.decide(o, now, nil)
 	if failed := e.apply(o, d.writes, now); failed != nil {
 		if errors.Is(failed, errOutdated) {
-			e.queue[k] = true
+			e.queue.add(k)
 			return
 		}
 		e.retries[k]++
@@ -299,11 +280,17 @@ func (e *Engine) sync(k key, now time.Time) {
 
 // dropped is called for each object that no longer exists. The agent keeps the events of pods.
 func (e *Engine) dropped(o workloads.Object) {
-	delete(e.failures, o.GetUID())
-	if _, pod := o.(*corev1.Pod); !pod {
-		e.events[o.GetUID()] = false
-		e.Deleted(o.GetUID())
+	uid := o.GetUID()
+	if _, pod := o.(*corev1.Pod); pod {
+		delete(e.byUID, uid)
+		delete(e.created, uid)
+		delete(e.emitted, uid)
+		delete(e.failed, uid)
+		return
 	}
+	delete(e.failures, uid)
+	e.events[uid] = false
+	e.Deleted(uid)
 }
 
 // writeStatus stores the status and annotations of a decision.

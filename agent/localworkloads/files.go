@@ -32,23 +32,23 @@ func (e *Engine) applyFiles(now time.Time) {
 	if e.files == nil {
 		return
 	}
-	byName := func(a, b key) int { return strings.Compare(a.String(), b.String()) }
-	for _, k := range slices.SortedFunc(maps.Keys(e.files), byName) {
+	for _, k := range slices.SortedFunc(maps.Keys(e.files), key.compare) {
 		e.applyFile(k, e.files[k], now)
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(e.store.entries), byName) {
+	var deleted sortedKeys
+	for k, entry := range e.store.entries {
+		if _, defined := e.files[k]; !defined && entry.File != nil {
+			deleted.add(k)
+		}
+	}
+	for _, k := range deleted {
 		entry := e.store.entries[k]
-		if entry == nil || entry.File == nil {
+		entry.RetiredUID = ""
+		if entry.object == nil {
+			e.store.drop(k)
 			continue
 		}
-		if _, defined := e.files[k]; !defined {
-			entry.RetiredUID = ""
-			if entry.object == nil {
-				e.store.drop(k)
-				continue
-			}
-			e.store.remove(k, now)
-		}
+		e.store.remove(k, now)
 	}
 }
 
@@ -155,7 +155,7 @@ func (e *Engine) updateWorkload(next workloads.Object, now time.Time) {
 		_, failed := e.failures[set.UID]
 		if failed && equality.Semantic.DeepEqual(revisionTemplate(set), &d.Spec.Template) {
 			delete(e.failures, set.UID)
-			e.queue[keyOf(set)] = true
+			e.queue.add(keyOf(set))
 		}
 	}
 }

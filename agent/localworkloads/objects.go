@@ -1,7 +1,6 @@
 package localworkloads
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -102,6 +101,7 @@ type fileRecord struct {
 // objects is the store of objects. It is not safe for concurrent use. Stored objects are immutable.
 type objects struct {
 	entries map[key]*entry
+	index   index // of the objects of entries
 	version int64
 	removed int64        // number of workloads of files that were deleted
 	dirty   map[key]bool // changed since the last transaction
@@ -110,7 +110,7 @@ type objects struct {
 }
 
 func newObjects() *objects {
-	return &objects{entries: map[key]*entry{}, dirty: map[key]bool{}, changed: func(key) {},
+	return &objects{entries: map[key]*entry{}, index: newIndex(), dirty: map[key]bool{}, changed: func(key) {},
 		dropped: func(workloads.Object) {}}
 }
 
@@ -122,40 +122,35 @@ func (s *objects) get(k key) workloads.Object {
 	return nil
 }
 
-// list returns the objects of type T in a namespace, ordered by name. An empty namespace means all.
+// set sets the object of an entry. Nil means that there is none.
+func (s *objects) set(k key, e *entry, o workloads.Object) {
+	s.index.set(k, e.object, o)
+	e.object = o
+}
+
+// list returns the objects of type T in a namespace, ordered by namespace and name. An empty namespace means all.
 func list[T workloads.Object](s *objects, namespace string) (out []T) {
-	for _, e := range s.entries {
-		if o, ok := e.object.(T); ok && (namespace == "" || o.GetNamespace() == namespace) {
+	var none T
+	for _, k := range s.index.within(kindOf(none), namespace) {
+		if o, ok := s.get(k).(T); ok {
 			out = append(out, o)
 		}
 	}
-	slices.SortFunc(out, func(a, b T) int {
-		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
-	})
 	return out
 }
 
-// controlledBy returns the objects of type T that the owner controls.
-func controlledBy[T workloads.Object](s *objects, owner workloads.Object) []T {
-	return slices.DeleteFunc(list[T](s, owner.GetNamespace()), func(o T) bool {
-		ref := metav1.GetControllerOfNoCopy(o)
-		return ref == nil || ref.UID != owner.GetUID()
-	})
-}
-
-// childrenOf returns the keys of all objects that the owner controls, in a fixed order.
-func (s *objects) childrenOf(owner types.UID) (out []key) {
-	for k, e := range s.entries {
-		if e.object == nil {
-			continue
-		}
-		if ref := metav1.GetControllerOfNoCopy(e.object); ref != nil && ref.UID == owner {
-			out = append(out, k)
+// controlledBy returns the objects of type T that the owner controls, ordered by name.
+func controlledBy[T workloads.Object](s *objects, owner workloads.Object) (out []T) {
+	for _, k := range s.index.children[owner.GetUID()] {
+		if o, ok := s.get(k).(T); ok && k.namespace == owner.GetNamespace() {
+			out = append(out, o)
 		}
 	}
-	slices.SortFunc(out, func(a, b key) int { return cmp.Compare(a.String(), b.String()) })
 	return out
 }
+
+// childrenOf returns the keys of all objects that the owner controls, in order.
+func (s *objects) childrenOf(owner types.UID) []key { return slices.Clone(s.index.children[owner]) }
 
 // ownerKey returns the key of the controller of an object.
 func ownerKey(o workloads.Object) (key, bool) {
@@ -176,7 +171,7 @@ func (s *objects) put(o workloads.Object, persistent bool) {
 		e = &entry{}
 		s.entries[k] = e
 	}
-	e.object = o
+	s.set(k, e, o)
 	if persistent {
 		s.dirty[k] = true
 	}
@@ -194,9 +189,8 @@ func (s *objects) drop(k key) {
 		owner, owned = ownerKey(e.object)
 		s.dropped(e.object)
 	}
-	if e.RetiredUID != "" {
-		e.object = nil
-	} else {
+	s.set(k, e, nil)
+	if e.RetiredUID == "" {
 		delete(s.entries, k)
 		if e.File != nil {
 			s.removed++
@@ -399,16 +393,18 @@ func (s *objects) load(values map[string][]byte) (errs []error) {
 			continue
 		}
 		err := json.Unmarshal(values[name], e)
-		if err == nil && e.Object != nil {
+		stored := e.Object != nil
+		if err == nil && stored {
 			err = json.Unmarshal(e.Object, o)
-			e.object, e.Object = o, nil
+			e.Object = nil
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("decode %s: %w", name, err))
 			continue
 		}
 		s.entries[k] = e
-		if e.object != nil {
+		if stored {
+			s.set(k, e, o)
 			if n, err := strconv.ParseInt(o.GetResourceVersion(), 10, 64); err == nil {
 				s.version = max(s.version, n)
 			}

@@ -141,8 +141,10 @@ func (e *Engine) clone() *Engine {
 			file := *entry.File
 			next.File = &file
 		}
+		next.object = nil
 		out.store.entries[k] = &next
-		out.queue[k] = true
+		out.store.set(k, &next, entry.object)
+		out.queue.add(k)
 	}
 	out.store.version, out.store.removed = e.store.version, e.store.removed
 	out.failures, out.failed = maps.Clone(e.failures), maps.Clone(e.failed)

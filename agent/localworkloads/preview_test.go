@@ -188,7 +188,7 @@ func TestPreviewPredicts(t *testing.T) {
 			}
 			w.engine.failures = map[types.UID]failure{} // a back-off would end at some time of its own
 			for k := range w.engine.store.entries {
-				w.engine.queue[k] = true
+				w.engine.queue.add(k)
 			}
 			w.sync(false)
 			edit()
