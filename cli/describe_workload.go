@@ -102,12 +102,12 @@ func writeRelated(b *strings.Builder, d nodeapi.WorkloadDescription, now time.Ti
 		return err
 	}
 	for _, k := range workloadKinds {
-		rows := [][]string{workloadHeader(k.kind)}
+		rows := [][]string{workloadHeader(k.kind, false)}
 		for _, w := range d.Children {
 			if w.Kind != k.kind {
 				continue
 			}
-			row, err := workloadRow(w, now)
+			row, err := workloadRow(w, now, false)
 			if err != nil {
 				return fmt.Errorf("invalid response of the agent: %w", err)
 			}

@@ -13,8 +13,6 @@ import (
 	"berth/nodeapi"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 )
 
 // workloadKinds holds the names of the kinds on the command line, in the order in which they are listed.
@@ -72,11 +70,12 @@ func (c *factory) get() *cobra.Command {
 manifest files. TYPE is one of these kinds, its plural or its short name as in kubectl, or all. "berth ps"
 lists pods.`,
 		Example: `  berth get deployments
+  berth get deployments -o wide
   berth get deployment/web -o yaml
   berth get all -A`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format, "json", "yaml", "name"); err != nil {
+			if err := checkFormat(format, "wide", "json", "yaml", "name"); err != nil {
 				return err
 			}
 			kind, names := args[0], args[1:]
@@ -116,7 +115,7 @@ lists pods.`,
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "namespace of the workload")
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "list the workloads of all namespaces")
-	cmd.Flags().StringVarP(&format, "output", "o", "", "output format: json, yaml or name")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "output format: wide, json, yaml or name")
 	return cmd
 }
 
@@ -147,12 +146,12 @@ func printWorkloads(out, notes io.Writer, list []nodeapi.Workload, format string
 	}
 	first := true
 	for _, k := range workloadKinds {
-		rows := [][]string{workloadHeader(k.kind)}
+		rows := [][]string{workloadHeader(k.kind, format == "wide")}
 		for _, w := range list {
 			if w.Kind != k.kind {
 				continue
 			}
-			row, err := workloadRow(w, now)
+			row, err := workloadRow(w, now, format == "wide")
 			if err != nil {
 				return fmt.Errorf("invalid response of the agent: %w", err)
 			}
@@ -196,84 +195,6 @@ func workloadNotes(out io.Writer, list []nodeapi.Workload) error {
 	}
 	_, err := io.WriteString(out, "\n"+b.String())
 	return err
-}
-
-func workloadHeader(kind string) []string {
-	switch kind {
-	case "Deployment":
-		return []string{"NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"}
-	case "ReplicaSet":
-		return []string{"NAME", "DESIRED", "CURRENT", "READY", "AGE"}
-	case "StatefulSet":
-		return []string{"NAME", "READY", "AGE"}
-	case "DaemonSet":
-		return []string{"NAME", "DESIRED", "CURRENT", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"}
-	case "Job":
-		return []string{"NAME", "STATUS", "COMPLETIONS", "AGE"}
-	}
-	return []string{"NAME", "SCHEDULE", "SUSPEND", "ACTIVE", "LAST SCHEDULE", "AGE"}
-}
-
-// workloadRow is one row of the table of a kind, as kubectl prints it.
-func workloadRow(w nodeapi.Workload, now time.Time) ([]string, error) {
-	n := func(x int32) string { return fmt.Sprint(x) }
-	value := func(x *int32) int32 {
-		if x == nil {
-			return 1
-		}
-		return *x
-	}
-	switch w.Kind {
-	case "Deployment":
-		var d appsv1.Deployment
-		err := json.Unmarshal(w.Object, &d)
-		return []string{d.Name, n(d.Status.ReadyReplicas) + "/" + n(value(d.Spec.Replicas)),
-			n(d.Status.UpdatedReplicas), n(d.Status.AvailableReplicas), ago(now, d.CreationTimestamp.Time)}, err
-	case "ReplicaSet":
-		var d appsv1.ReplicaSet
-		err := json.Unmarshal(w.Object, &d)
-		return []string{d.Name, n(value(d.Spec.Replicas)), n(d.Status.Replicas), n(d.Status.ReadyReplicas),
-			ago(now, d.CreationTimestamp.Time)}, err
-	case "StatefulSet":
-		var d appsv1.StatefulSet
-		err := json.Unmarshal(w.Object, &d)
-		return []string{d.Name, n(d.Status.ReadyReplicas) + "/" + n(value(d.Spec.Replicas)),
-			ago(now, d.CreationTimestamp.Time)}, err
-	case "DaemonSet":
-		var d appsv1.DaemonSet
-		err := json.Unmarshal(w.Object, &d)
-		s := d.Status
-		return []string{d.Name, n(s.DesiredNumberScheduled), n(s.CurrentNumberScheduled), n(s.NumberReady),
-			n(s.UpdatedNumberScheduled), n(s.NumberAvailable), ago(now, d.CreationTimestamp.Time)}, err
-	case "Job":
-		var j batchv1.Job
-		err := json.Unmarshal(w.Object, &j)
-		of := value(j.Spec.Completions)
-		return []string{j.Name, jobStatus(&j), n(j.Status.Succeeded) + "/" + n(of),
-			ago(now, j.CreationTimestamp.Time)}, err
-	}
-	var cron batchv1.CronJob
-	err := json.Unmarshal(w.Object, &cron)
-	last := none
-	if at := cron.Status.LastScheduleTime; at != nil {
-		last = ago(now, at.Time)
-	}
-	suspended := cron.Spec.Suspend != nil && *cron.Spec.Suspend
-	return []string{cron.Name, cron.Spec.Schedule, fmt.Sprint(suspended), fmt.Sprint(len(cron.Status.Active)), last,
-		ago(now, cron.CreationTimestamp.Time)}, err
-}
-
-func jobStatus(j *batchv1.Job) string {
-	for _, c := range j.Status.Conditions {
-		if c.Status == "True" && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed ||
-			c.Type == batchv1.JobSuspended) {
-			return string(c.Type)
-		}
-	}
-	if j.DeletionTimestamp != nil {
-		return "Terminating"
-	}
-	return "Running"
 }
 
 // findWorkload returns one workload.
