@@ -1,6 +1,6 @@
 // Package source provides the desired pods of manifest files: of a directory or of one file with
-// Pods and the ConfigMaps and Secrets that they refer to. Package agent/source/apiserver provides
-// those of an API server.
+// Pods, workloads, Services, ConfigMaps and Secrets. Package agent/source/apiserver provides those
+// of an API server.
 //
 // The package owns the watch on the directory and the last good version of every file. It turns
 // files into Snapshots: everything that one source desires now, with defaults, validated and with

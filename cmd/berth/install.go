@@ -35,7 +35,7 @@ const defaultConfig = `# Configuration of berth, the node agent. docs/reference/
 # After a change: systemctl reload berth
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-# Directory of manifest files: Pods, and the ConfigMaps and Secrets that they refer to.
+# Directory of manifest files: Pods, workloads, Services, ConfigMaps and Secrets.
 staticPodPath: ` + manifests + `
 # maxPods: 110
 # evictionHard: {memory.available: 100Mi, nodefs.available: "10%"}

@@ -55,7 +55,7 @@ func (f *Flags) AddTo(fs *pflag.FlagSet) {
 		&f.PodManifestPath,
 		"pod-manifest-path",
 		"",
-		"directory or file with manifests of Pods, ConfigMaps and Secrets",
+		"directory or file with manifests of Pods, workloads, Services, ConfigMaps and Secrets",
 	)
 	fs.StringToStringVar(&f.NodeLabels, "node-labels", nil, "labels of the node, key=value separated by commas")
 	fs.StringSliceVar(
