@@ -67,7 +67,7 @@ func validateManifest(out io.Writer, path string, data []byte) error {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(out, "%s: valid: %d pods, %d workloads, %d ConfigMaps and Secrets\n", path,
-		len(desired.Pods), len(desired.Workloads), len(desired.Objects))
+	_, err = fmt.Fprintf(out, "%s: valid: %d pods, %d workloads, %d Services, %d ConfigMaps and Secrets\n", path,
+		len(desired.Pods), len(desired.Workloads), len(desired.Services), len(desired.Objects))
 	return err
 }

@@ -14,7 +14,9 @@ func TestValidateReportsEachFile(t *testing.T) {
 		"  selector: {matchLabels: {app: web}}\n  template:\n    metadata: {labels: {app: web}}\n" +
 		"    spec: {containers: [{name: c, image: \"web:1\"}]}\n"
 	for name, c := range map[string]struct{ text, out, err string }{
-		"valid": {valid, "valid: 0 pods, 1 workloads", ""},
+		"valid": {valid, "valid: 0 pods, 1 workloads, 0 Services", ""},
+		"Service": {"apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n",
+			"0 workloads, 1 Services", ""},
 		"wrong selector": {strings.Replace(valid, "{app: web}}", "{app: db}}", 1), "",
 			"does not match template `labels`"},
 		"unknown field": {valid + "  imaginary: 1\n", "", "spec.imaginary"},
