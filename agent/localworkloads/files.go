@@ -142,12 +142,17 @@ func (e *Engine) updateFromFile(k key, w source.Workload, now time.Time) {
 	e.updateWorkload(next, now)
 }
 
-// updateWorkload replaces a workload that a user has changed, and ends its back-off: the changed pods may not fail. The
-// back-off of a Deployment is that of its ReplicaSet with the template. Those with old templates keep theirs.
+// updateWorkload replaces a workload that a user has changed, and ends its back-off: the changed pods may not fail.
 func (e *Engine) updateWorkload(next workloads.Object, now time.Time) {
 	e.store.update(next, now)
-	delete(e.failures, next.GetUID())
-	d, ok := next.(*appsv1.Deployment)
+	e.endBackOff(next)
+}
+
+// endBackOff ends the back-off of a workload. That of a Deployment is the one of its ReplicaSet with the current
+// template. Those with old templates keep theirs.
+func (e *Engine) endBackOff(w workloads.Object) {
+	delete(e.failures, w.GetUID())
+	d, ok := w.(*appsv1.Deployment)
 	if !ok {
 		return
 	}
