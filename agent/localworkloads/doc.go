@@ -44,5 +44,6 @@
 //     pending that the node rejects. Of the failed pods of a ReplicaSet, the newest stays.
 //   - Decisions are suspended while the node shuts down.
 //
-// Goroutines: one per Source with workloads, which watches the status cache. It ends with Source.Run.
+// Goroutines: one per Source with workloads, which watches the status cache. It ends with Source.Run. A node without
+// workloads has no Engine, and TestMemoryWithNoWorkloads limits the memory that it needs for this package.
 package localworkloads
