@@ -45,27 +45,31 @@ func Decide(in Input) workloads.Decision[batchv1.JobStatus] {
 	}
 	s.claim(selector)
 	s.observe()
-	if in.WriteError != nil {
-		s.updateStatus()
-		return s.out
-	}
 	s.startTime()
 	target := s.target()
-	switch {
-	case target != nil:
-		s.deleteActive(target)
-	case job.DeletionTimestamp == nil:
-		s.manage()
-		fallthrough
-	default:
+	if in.WriteError == nil { // otherwise only the status counts, which is that of the observed pods
+		s.managePods(target)
+	}
+	if target == nil {
 		if target = s.completion(); target == nil && job.DeletionTimestamp == nil {
 			s.suspension()
 		}
 	}
 	s.track(target)
+	s.out.Writes = slices.Concat(s.out.Writes, s.podWrites)
 	s.completeStatus(target)
 	s.updateStatus()
 	return s.out
+}
+
+// managePods creates and deletes pods.
+func (s *state) managePods(target *batchv1.JobCondition) {
+	switch {
+	case target != nil:
+		s.deleteActive(target)
+	case s.Job.DeletionTimestamp == nil:
+		s.manage()
+	}
 }
 
 // Finished returns the condition Complete or Failed if the Job has it.
@@ -83,6 +87,8 @@ type state struct {
 	Input
 	out    workloads.Decision[batchv1.JobStatus]
 	status batchv1.JobStatus // the status to write
+	// podWrites create and delete pods. They come last: a rejected one must not prevent that finished pods are counted.
+	podWrites []workloads.Write
 
 	owned  []*corev1.Pod // all pods of the Job, in the order of their indexes and names
 	active []*corev1.Pod

@@ -113,7 +113,7 @@ func TestDecide(t *testing.T) {
 		"a new job creates its pods": {jobs{size(2, 5)}, nil, "create, create, a2 s0 f0 t0"},
 		"no more pods than remaining completions": {jobs{started, size(3, 4), known([]types.UID{"a", "b"}, nil)},
 			[]*corev1.Pod{testPod("a", exits(0, 0)), testPod("b", exits(0, 0))},
-			"create, create, release a, release b, a2 s0 f0 t0, uncounted [a b][]"},
+			"release a, release b, create, create, a2 s0 f0 t0, uncounted [a b][]"},
 		"a success becomes known before its finalizer goes": {jobs{started}, []*corev1.Pod{testPod("a", exits(0, 0))},
 			"a0 s0 f0 t0, uncounted [a][], SuccessCriteriaMet=True/CompletionsReached"},
 		"the finalizer of a known success goes": {
@@ -143,7 +143,7 @@ func TestDecide(t *testing.T) {
 			"delete b, a0 s0 f0 t1, uncounted [][a b], FailureTarget=True/BackoffLimitExceeded"},
 		"a failure that is known counts once": {jobs{started, known(nil, []types.UID{"a"}),
 			spec(func(s *batchv1.JobSpec) { s.BackoffLimit = ptr.To[int32](1) })},
-			[]*corev1.Pod{testPod("a", exits(1, time.Hour))}, "create, release a, a1 s0 f0 t0, uncounted [][a]"},
+			[]*corev1.Pod{testPod("a", exits(1, time.Hour))}, "release a, create, a1 s0 f0 t0, uncounted [][a]"},
 		"a failed job waits for its terminating pods": {
 			jobs{started, size(2, 2), known(nil, []types.UID{"b"}), with(batchv1.JobFailureTarget,
 				"BackoffLimitExceeded")},
@@ -231,7 +231,7 @@ func TestDecide(t *testing.T) {
 			"release a, delete a, a0 s1 f0 t1, done 1, SuccessCriteriaMet=True/SuccessPolicy"},
 
 		"a failure is ignored": {jobs{started, policy(batchv1.PodFailurePolicyActionIgnore, 3)},
-			[]*corev1.Pod{testPod("a", exits(3, time.Minute))}, "create, release a, a1 s0 f0 t0"},
+			[]*corev1.Pod{testPod("a", exits(3, time.Minute))}, "release a, create, a1 s0 f0 t0"},
 		"a failure fails the job": {jobs{started, policy(batchv1.PodFailurePolicyActionFailJob, 3)},
 			[]*corev1.Pod{testPod("a", exits(3, 0))},
 			"a0 s0 f0 t0, uncounted [][a], FailureTarget=True/PodFailurePolicy"},
@@ -259,13 +259,52 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestWriteErrorChangesOnlyObservedCounts(t *testing.T) {
+// TestWriteErrorKeepsCounting checks that rejected writes of pods delay neither the counting nor the end of a Job.
+func TestWriteErrorKeepsCounting(t *testing.T) {
 	t.Parallel()
-	job := testJob(started, size(2, 2))
-	pods := []*corev1.Pod{testPod("a", isReady), testPod("b", exits(0, 0))}
-	d := Decide(Input{Now: testNow, Job: job, Pods: pods, WriteError: &workloads.WriteError{}})
-	if got := describe(workloads.Decision[batchv1.JobStatus]{Status: d.Status}); got != "a1 s0 f0 t0" {
-		t.Errorf("status %s", got)
+	deadline := func(seconds int64) func(*batchv1.Job) {
+		return func(job *batchv1.Job) { job.Spec.ActiveDeadlineSeconds = &seconds }
+	}
+	fails := func(job *batchv1.Job) { job.Spec.BackoffLimit = ptr.To[int32](0) }
+	suspend := func(job *batchv1.Job) { job.Spec.Suspend = new(true) }
+	type jobs = []func(*batchv1.Job)
+	for name, c := range map[string]struct {
+		job  jobs
+		pods []*corev1.Pod
+		want string
+	}{
+		"a finished pod becomes known": {jobs{started, size(2, 3)},
+			[]*corev1.Pod{testPod("a", isReady), testPod("b", exits(0, 0))}, "a1 s0 f0 t0, uncounted [b][]"},
+		"a known pod is counted": {jobs{started, size(2, 3), known([]types.UID{"b"}, nil)},
+			[]*corev1.Pod{testPod("a", isReady), testPod("b", exits(0, 0), counted)}, "a1 s1 f0 t0"},
+		"a succeeded index is known by its number": {jobs{started, indexedJob(3)},
+			[]*corev1.Pod{testPod("a", atIndex(1), exits(0, 0))}, "a0 s1 f0 t0, done 1"},
+		"the deadline is past": {jobs{started, size(2, 3), deadline(60)}, []*corev1.Pod{testPod("a", exits(0, 0))},
+			"a0 s0 f0 t0, uncounted [a][], FailureTarget=True/DeadlineExceeded"},
+		"an active pod of a failed job counts when it is deleted": {jobs{started, size(2, 2), fails},
+			[]*corev1.Pod{testPod("a", exits(1, 0)), testPod("b")},
+			"a1 s0 f0 t0, uncounted [][a], FailureTarget=True/BackoffLimitExceeded"},
+		"the next decision ends a failed job": {jobs{started, with(batchv1.JobFailureTarget, "DeadlineExceeded")}, nil,
+			"a0 s0 f0 t0, FailureTarget=True/DeadlineExceeded"},
+		"a job is suspended": {jobs{started, suspend}, []*corev1.Pod{testPod("a")},
+			"a1 s0 f0 t0, Suspended=True/JobSuspended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			job := testJob(c.job...)
+			job.Status.Terminating = ptr.To[int32](7) // so that the status always differs
+			d := Decide(Input{Now: testNow, Job: job, Pods: c.pods, WriteError: &workloads.WriteError{}})
+			if got := describe(workloads.Decision[batchv1.JobStatus]{Status: d.Status}); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+			if start := d.Status.StartTime; start == nil && !*job.Spec.Suspend {
+				t.Error("no start time")
+			}
+		})
+	}
+	d := Decide(Input{Now: testNow, Job: testJob(deadline(60)), WriteError: &workloads.WriteError{}})
+	if start := d.Status.StartTime; start == nil || !start.Time.Equal(testNow) {
+		t.Errorf("start time %v of a new job", start)
 	}
 }
 

@@ -23,6 +23,7 @@
 //     SuccessCriteriaMet or FailureTarget beside it.
 //   - J6: A finished Job creates and deletes no pods and changes no status.
 //   - J7: All active pods have the finalizer, except for those about to be deleted.
+//   - J8: Rejected creations and deletions of pods stop neither the counting of finished pods nor the deadline.
 //
 // # Differences from upstream
 //

@@ -112,11 +112,15 @@ func (s *state) deleteActive(target *batchv1.JobCondition) {
 }
 
 // completeStatus adds the condition of the target, and Complete or Failed when nothing of the Job is left to count.
+// After a failed write, the next decision adds the latter, with its events.
 func (s *state) completeStatus(target *batchv1.JobCondition) {
 	if target == nil {
 		return
 	}
 	s.setCondition(target.Type, corev1.ConditionTrue, target.Reason, target.Message)
+	if s.WriteError != nil {
+		return
+	}
 	u := s.status.UncountedTerminatedPods
 	if s.activeCount+s.terminatingCount+len(u.Succeeded)+len(u.Failed) > 0 || slices.ContainsFunc(s.owned, tracked) {
 		return

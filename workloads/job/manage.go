@@ -57,9 +57,8 @@ func (s *state) surplus(atLeast int) (out []*corev1.Pod) {
 	if s.isIndexed {
 		rest = nil
 		seen := map[int]bool{}
-		sorted := forDeletion(s.active)
-		for _, s0 := range slices.Backward(sorted) { // the best pod of an index stays
-			p, index := s0, completionIndex(s0)
+		for _, p := range slices.Backward(forDeletion(s.active)) { // the best pod of an index stays
+			index := completionIndex(p)
 			if !s.valid(p) || seen[index] {
 				out = append(out, p)
 				continue
@@ -89,7 +88,7 @@ func (s *state) remove(pods []*corev1.Pod) {
 
 func (s *state) deletePods(pods []*corev1.Pod) {
 	for _, p := range pods {
-		s.out.Writes = append(s.out.Writes, workloads.Write{
+		s.podWrites = append(s.podWrites, workloads.Write{
 			Verb: workloads.Delete, Object: p,
 			Success: workloads.Event{
 				Type: corev1.EventTypeNormal, Reason: "SuccessfulDelete", Message: "Deleted pod: %s",
@@ -148,7 +147,7 @@ func (s *state) create(n int) {
 			}
 		}
 		created++
-		s.out.Writes = append(s.out.Writes, workloads.Write{
+		s.podWrites = append(s.podWrites, workloads.Write{
 			Verb: workloads.Create, Object: newPod(s.Job, i, replaced),
 			Success: workloads.Event{
 				Type: corev1.EventTypeNormal, Reason: "SuccessfulCreate", Message: "Created pod: %s",

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -19,7 +20,8 @@ import (
 )
 
 // TestSim runs random Jobs in a model world: pods finish, fail and are deleted, the Job is edited, observations are
-// late, writes fail, and the controller is killed between them. The invariants of the package comment hold.
+// late, writes fail, a quota rejects all pods for a while, and the controller is killed between writes. The invariants
+// of the package comment hold.
 func TestSim(t *testing.T) {
 	t.Parallel()
 	seeds := 150
@@ -29,6 +31,9 @@ func TestSim(t *testing.T) {
 	workloadstest.RunSeeds(t, seeds, func(t *testing.T, rng *rand.Rand) {
 		t.Helper()
 		w := newWorld(t, rng)
+		if rng.IntN(4) == 0 {
+			w.starve()
+		}
 		for range 150 {
 			w.step()
 		}
@@ -43,6 +48,7 @@ type world struct {
 	server   *workloadstest.Server
 	executor *workloadstest.Executor
 	calm     bool // no failures any more
+	full     bool // a quota rejects all pods
 
 	counted map[types.UID]string // the list of the status in which the pod was
 	pods    map[types.UID]*history
@@ -61,7 +67,10 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 	w := &world{t: t, rng: rng, counted: map[types.UID]string{}, pods: map[types.UID]*history{}, done: map[int]bool{}}
 	w.server = workloadstest.NewServer(rng, testNow)
 	w.server.OnChange = w.observe
-	w.server.Reject = func(workloads.Write) error {
+	w.server.Reject = func(write workloads.Write) error {
+		if w.full && write.Verb == workloads.Create {
+			return apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
+		}
 		if !w.calm && rng.IntN(30) == 0 {
 			return apierrors.NewInternalError(apierrors.NewBadRequest("rejected by the test"))
 		}
@@ -146,7 +155,7 @@ func (w *world) sync() time.Time {
 			w.check(job, out)
 			return out
 		})
-	if err != nil && w.calm {
+	if err != nil && w.calm && !w.full {
 		w.t.Fatalf("sync without failures: %v", err)
 	}
 	return wake
@@ -162,6 +171,8 @@ func (w *world) step() {
 		w.server.Now = w.server.Now.Add(time.Duration(w.rng.IntN(20)) * time.Second)
 	case n == 13:
 		w.edit()
+	case n == 14:
+		w.full = w.rng.IntN(3) == 0
 	default:
 		if pods := workloadstest.List[*corev1.Pod](w.server); len(pods) > 0 {
 			w.act(pods[w.rng.IntN(len(pods))])
@@ -227,9 +238,66 @@ func (w *world) finish(p *corev1.Pod, success bool) {
 	}))
 }
 
+// starve lets a quota reject all pods, without other failures: finished pods are still counted, and the deadline still
+// ends the Job.
+func (w *world) starve() {
+	w.calm, w.full = true, false
+	must(w.t, workloadstest.Edit(w.server, "ns", "j", func(job *batchv1.Job) { job.Spec.Suspend = new(false) }))
+	if w.rng.IntN(2) == 0 {
+		w.executor.View.CatchUp()
+		w.sync() // creates pods
+	}
+	w.full = true
+	rounds := func() {
+		for range 10 {
+			for _, p := range workloadstest.List[*corev1.Pod](w.server) {
+				if w.rng.IntN(2) == 0 {
+					w.act(p)
+				}
+			}
+			w.executor.View.CatchUp()
+			w.sync()
+		}
+		for range 3 {
+			w.executor.View.CatchUp()
+			w.sync()
+		}
+	}
+	rounds()
+	w.checkCounted()
+	if seconds := w.job().Spec.ActiveDeadlineSeconds; seconds != nil {
+		w.server.Now = w.server.Now.Add(time.Duration(*seconds+1) * time.Second)
+		for range 10 {
+			rounds()
+		}
+		if _, finished := Finished(w.job()); !finished {
+			w.t.Errorf("J8: the deadline has not ended the job: %+v", w.job().Status)
+		}
+	}
+	w.calm, w.full = false, false
+}
+
+// checkCounted checks that the status knows each finished pod.
+func (w *world) checkCounted() {
+	st := w.job().Status
+	completed := parseIndexes(st.CompletedIndexes, 100)
+	if st.StartTime == nil || condition(st.Conditions, batchv1.JobSuccessCriteriaMet) != nil {
+		if st.StartTime == nil {
+			w.t.Error("J8: no start time")
+		}
+		return
+	}
+	for uid, h := range w.pods {
+		isKnown := w.counted[uid] != "" || h.ignored && h.phase == corev1.PodFailed || completed.has(h.index)
+		if h.phase != "" && !isKnown {
+			w.t.Errorf("J8: pod %s (%s, index %d) not counted", uid, h.phase, h.index)
+		}
+	}
+}
+
 // settle lets the Job end without further failures.
 func (w *world) settle() {
-	w.calm = true
+	w.calm, w.full = true, false
 	must(w.t, workloadstest.Edit(w.server, "ns", "j", func(job *batchv1.Job) {
 		job.Spec.Suspend, job.Spec.Parallelism = new(false), new(max(1, *job.Spec.Parallelism))
 	}))

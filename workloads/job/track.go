@@ -59,7 +59,9 @@ func (s *state) track(target *batchv1.JobCondition) {
 func (s *state) step(p *corev1.Pod, target *batchv1.JobCondition) step {
 	ending := target != nil || s.Job.DeletionTimestamp != nil
 	succeeded := p.Status.Phase == corev1.PodSucceeded
-	fails := failed(s.Job, p) || !succeeded && target != nil && target.Type == batchv1.JobFailureTarget
+	// The active pods of a failed Job count as failed when they are deleted, which a failed write has prevented.
+	ended := s.WriteError == nil && target != nil && target.Type == batchv1.JobFailureTarget
+	fails := failed(s.Job, p) || ended && !succeeded
 	index := completionIndex(p)
 	switch {
 	case s.delayed[index] == p && !ending && s.uncounted[p.UID]:
