@@ -236,7 +236,7 @@ func (r *reconciler[O, S]) report(s syncReport[O, S]) {
 func (r *reconciler[O, S]) reconcile(ctx context.Context, x *execution, obj O) (time.Duration, error) {
 	key := x.key
 	if failed := r.expectations.takeFailure(key); failed != nil {
-		return time.Millisecond, r.writeStatus(ctx, x, obj, r.decide(obj, time.Now(), failed))
+		return time.Millisecond, r.finish(ctx, x, obj, r.decide(obj, time.Now(), failed))
 	}
 	decision := r.decide(obj, time.Now(), nil)
 	switch err := x.apply(ctx, decision.Writes); {
@@ -249,11 +249,8 @@ func (r *reconciler[O, S]) reconcile(ctx context.Context, x *execution, obj O) (
 	case err != nil:
 		return 0, r.fail(ctx, x, obj, err)
 	}
-	if err := r.writeStatus(ctx, x, obj, decision); err != nil {
+	if err := r.finish(ctx, x, obj, decision); err != nil {
 		return 0, err
-	}
-	for _, e := range decision.Events {
-		x.record(e, "")
 	}
 	if decision.Wake.IsZero() {
 		return 0, nil
@@ -272,9 +269,20 @@ func (r *reconciler[O, S]) fail(ctx context.Context, x *execution, obj O, err er
 			r.expectations.keepFailure(x.key, obj.GetUID(), failed)
 			break
 		}
-		err = errors.Join(err, r.writeStatus(ctx, x, obj, r.decide(obj, time.Now(), failed)))
+		err = errors.Join(err, r.finish(ctx, x, obj, r.decide(obj, time.Now(), failed)))
 	}
 	return fmt.Errorf("sync %s: %w", r.workload.kind.Kind, err)
+}
+
+// finish writes the status of a decision and records its events.
+func (r *reconciler[O, S]) finish(ctx context.Context, x *execution, obj O, d workloads.Decision[S]) error {
+	if err := r.writeStatus(ctx, x, obj, d); err != nil {
+		return err
+	}
+	for _, e := range d.Events {
+		x.record(e, "")
+	}
+	return nil
 }
 
 // observe returns the object in the informer.

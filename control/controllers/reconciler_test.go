@@ -258,7 +258,7 @@ func TestReconcilerReportsTakenName(t *testing.T) {
 }
 
 // TestReconcilerStopsAtFirstFailure: the decision about the failure observes the earlier writes of the sync, and
-// only its status is used.
+// only its status and its events are used.
 func TestReconcilerStopsAtFirstFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, tries := newNamingClient(newSet(40)), atomic.Int32{}
@@ -269,7 +269,14 @@ func TestReconcilerStopsAtFirstFailure(t *testing.T) {
 		})
 		slowWatches(client, rand.New(rand.NewPCG(1, 1)), 50*time.Millisecond)
 		events := record.NewFakeRecorder(1000)
-		stop := startWorkload(t, client, events, keepReplicas)
+		stop := startWorkload(t, client, events, func(set *appsv1.ReplicaSet, pods []*corev1.Pod,
+			failed *workloads.WriteError) setDecision {
+			d := keepReplicas(set, pods, failed)
+			if failed != nil {
+				d.Events = []workloads.Event{{Type: "Normal", Reason: "Suspended", Message: "after a failure"}}
+			}
+			return d
+		})
 		defer stop()
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -285,7 +292,8 @@ func TestReconcilerStopsAtFirstFailure(t *testing.T) {
 		for len(events.Events) > 0 {
 			got[strings.Split(<-events.Events, ":")[0]]++
 		}
-		if got["Normal Made Created pod"] != 3 || got["Warning Failed Error"] < 4 {
+		if got["Normal Made Created pod"] != 3 || got["Warning Failed Error"] < 4 ||
+			got["Normal Suspended after a failure"] < 4 {
 			t.Errorf("got events %v", got)
 		}
 		full.Store(false)

@@ -55,7 +55,6 @@ func Sync[T workloads.Object, S any](e *Executor, namespace, name string,
 		}
 		writer.version = object.GetResourceVersion()
 		decision = checked(e, object, decide, failed)
-		decision.Events = nil
 	}
 	if e.killed() {
 		return time.Time{}, ErrKilled
