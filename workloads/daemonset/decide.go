@@ -40,6 +40,7 @@ type Input struct {
 // place is a node, or the name of one that does not exist, with the pods that belong to it, oldest first.
 type place struct {
 	name      string
+	node      bool // whether the node exists
 	run, stay bool
 	pods      []*corev1.Pod
 }
@@ -51,11 +52,12 @@ type decision struct {
 	places  []*place // ordered by name
 	hash    string
 	deleted map[types.UID]bool
-	created map[string]bool // by node
 
 	writes []workloads.Write
-	events []workloads.Event
-	wake   time.Time
+	// deletions come before creations: a rejected creation must not prevent them.
+	deletions, creations []workloads.Write
+	events               []workloads.Event
+	wake                 time.Time
 }
 
 // Decide returns what the DaemonSet needs next. A set with an invalid selector or one that is being deleted gets an
@@ -70,7 +72,7 @@ func Decide(in Input) workloads.Decision[appsv1.DaemonSetStatus] {
 			Reason:  "SelectingAll",
 			Message: "This daemon set is selecting all pods. A non-empty selector is required."}}}
 	}
-	d := &decision{Input: in, deleted: map[types.UID]bool{}, created: map[string]bool{}}
+	d := &decision{Input: in, deleted: map[types.UID]bool{}}
 	pods, writes := workloads.Claim(in.Set, Kind, selector, in.Pods, nil)
 	revisions, adoptions := workloads.ClaimRevisions(in.Set, Kind, selector, in.Revisions)
 	d.writes = append(writes, adoptions...)
@@ -94,6 +96,7 @@ func Decide(in Input) workloads.Decision[appsv1.DaemonSetStatus] {
 	if in.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
 		d.rollOut()
 	}
+	d.writes = slices.Concat(d.writes, d.deletions, d.creations)
 	d.truncate(old, pods)
 	return workloads.Decision[appsv1.DaemonSetStatus]{
 		Writes: d.writes, Status: d.status(), Events: d.events, Wake: d.wake,
@@ -104,7 +107,7 @@ func Decide(in Input) workloads.Decision[appsv1.DaemonSetStatus] {
 func (d *decision) assign(pods []*corev1.Pod) {
 	byName := map[string]*place{}
 	for _, node := range d.Nodes {
-		p := &place{name: node.Name}
+		p := &place{name: node.Name, node: true}
 		p.run, p.stay = ShouldRun(d.Set, node)
 		byName[node.Name] = p
 		d.places = append(d.places, p)
@@ -219,8 +222,7 @@ func (d *decision) create(p *place) {
 	}
 	pod.Spec.Tolerations = withTolerations(&pod.Spec)
 	pod.Spec.Affinity = pinned(pod.Spec.Affinity, p.name)
-	d.created[p.name] = true
-	d.writes = append(d.writes, workloads.Write{Verb: workloads.Create, Object: pod,
+	d.creations = append(d.creations, workloads.Write{Verb: workloads.Create, Object: pod,
 		Success: workloads.Event{Type: corev1.EventTypeNormal, Reason: "SuccessfulCreate", Message: "Created pod: %s"},
 		Failure: workloads.Event{Type: corev1.EventTypeWarning, Reason: "FailedCreate", Message: "Error creating: %s"}})
 }
@@ -231,7 +233,7 @@ func (d *decision) delete(pod *corev1.Pod) {
 		return
 	}
 	d.deleted[pod.UID] = true
-	d.writes = append(d.writes, workloads.Write{Verb: workloads.Delete, Object: pod,
+	d.deletions = append(d.deletions, workloads.Write{Verb: workloads.Delete, Object: pod,
 		Success: workloads.Event{Type: corev1.EventTypeNormal, Reason: "SuccessfulDelete", Message: "Deleted pod: %s"},
 		Failure: workloads.Event{Type: corev1.EventTypeWarning, Reason: "FailedDelete", Message: "Error deleting: %s"}})
 }

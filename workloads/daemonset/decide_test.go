@@ -1,6 +1,7 @@
 package daemonset
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,6 +132,34 @@ func TestPodsLeaveExcludedNodes(t *testing.T) {
 	w.check("pods", w.pods(), "n1:a n2:a")
 	w.check("status", summary(w.set().Status),
 		"desired 1 current 1 misscheduled 1 ready 1 available 1 unavailable 0 updated 1")
+}
+
+// TestRejectedPodsDoNotPreventDeletions checks that a quota that rejects the pod of one node keeps no pod on another.
+func TestRejectedPodsDoNotPreventDeletions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixedRand(), 2, nil)
+	exclude := func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}}
+	}
+	w.editNode("n0", exclude)
+	w.run()
+	w.check("pods", w.pods(), "n1:a")
+	w.editNode("n0", func(n *corev1.Node) { n.Spec.Taints = nil })
+	w.editNode("n1", exclude)
+	w.s.Reject = func(write workloads.Write) error {
+		if write.Verb == workloads.Create {
+			return errors.New("exceeded quota")
+		}
+		return nil
+	}
+	w.e.View.CatchUp()
+	if _, err := w.sync(); err == nil {
+		t.Error("no write was rejected")
+	}
+	w.check("pods", w.pods(), "n1:a-")
+	w.s.Reject = nil
+	w.run()
+	w.check("pods", w.pods(), "n0:a")
 }
 
 func TestPendingPodOfDeletedNodeIsDeleted(t *testing.T) {

@@ -9,6 +9,8 @@
 //     delete the old one when the new one is available.
 //  4. Delete the oldest revisions beyond spec.revisionHistoryLimit.
 //
+// Pods are deleted before others are created, so that rejected creations do not prevent deletions.
+//
 // # Invariants
 //
 // The model world (TestSim) checks these:

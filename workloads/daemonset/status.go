@@ -20,7 +20,7 @@ func (d *decision) status() *appsv1.DaemonSetStatus {
 		Conditions: status.Conditions}
 	for _, p := range d.places {
 		if !p.run {
-			if len(p.pods) > 0 && d.exists(p.name) {
+			if len(p.pods) > 0 && p.node {
 				status.NumberMisscheduled++
 			}
 			continue
@@ -35,16 +35,6 @@ func (d *decision) status() *appsv1.DaemonSetStatus {
 		return nil
 	}
 	return status
-}
-
-// exists reports whether a place is a node.
-func (d *decision) exists(name string) bool {
-	for _, n := range d.Nodes {
-		if n.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // count counts the first pod of a node that should run one.
