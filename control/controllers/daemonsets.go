@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -73,7 +74,10 @@ func all[T workloads.Object](informer cache.SharedIndexInformer) (out []T) {
 // use.
 type failedDaemonPods struct{ backOff *flowcontrol.Backoff }
 
-func failureKey(set *appsv1.DaemonSet, node string) string { return string(set.UID) + "/" + node }
+// failureKey returns the key of a node in the back-off. A changed set starts again without a delay.
+func failureKey(set *appsv1.DaemonSet, node string) string {
+	return fmt.Sprintf("%s/%d/%s", set.UID, set.Status.ObservedGeneration, node)
+}
 
 // retryAfter returns, by node, when the failed pods that are in their back-off may be deleted.
 func (f failedDaemonPods) retryAfter(set *appsv1.DaemonSet, pods []*corev1.Pod, now time.Time) map[string]time.Time {
