@@ -65,7 +65,7 @@ func (e *Engine) decide(o workloads.Object, now time.Time, failed *workloads.Wri
 	case *batchv1.CronJob:
 		in := cronjob.Input{
 			Now: now, CronJob: w, Jobs: controlledBy[*batchv1.Job](e.store, w), Location: e.Location,
-			WriteError: failed,
+			WriteError: failed, ScheduleChanged: e.store.entries[keyOf(w)].ScheduleChanged,
 		}
 		if zone := w.Spec.TimeZone; zone != nil {
 			in.Location, in.LocationError = time.LoadLocation(*zone)

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/agent/source"
 	"berth/workloads"
+	"berth/workloads/cronjob"
 	"berth/workloads/deployment"
 )
 
@@ -144,6 +146,12 @@ func (e *Engine) updateFromFile(k key, w source.Workload, now time.Time) {
 
 // updateWorkload replaces a workload that a user has changed, and ends its back-off: the changed pods may not fail.
 func (e *Engine) updateWorkload(next workloads.Object, now time.Time) {
+	k := keyOf(next)
+	if cron, is := next.(*batchv1.CronJob); is {
+		if old, was := e.store.get(k).(*batchv1.CronJob); was && cronjob.ScheduleDiffers(old, cron) {
+			e.store.entries[k].ScheduleChanged = now
+		}
+	}
 	e.store.update(next, now)
 	e.endBackOff(next)
 }

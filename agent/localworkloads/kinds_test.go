@@ -145,3 +145,37 @@ spec:
 	w.restart()
 	jobs("2 min after a missed schedule", 2)
 }
+
+// TestChangedScheduleOfFile checks that a new schedule starts with its next time, also if the agent restarts meanwhile.
+func TestChangedScheduleOfFile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	set := func(schedule string) {
+		w.files["tick.yaml"] = `apiVersion: batch/v1
+kind: CronJob
+metadata: {name: tick}
+spec:
+  schedule: "` + schedule + `"
+  timeZone: Etc/UTC
+  jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: "tick:1"}]}}}}
+`
+		w.engine.SetFiles(workloadsOf(t, w.files))
+	}
+	jobs := func(when string, want int) {
+		t.Helper()
+		w.syncAll()
+		if got := list[*batchv1.Job](w.engine.store, ""); len(got) != want {
+			t.Fatalf("%s: %d Jobs, want %d", when, len(got), want)
+		}
+	}
+	set("0 0 1 1 *")
+	w.now = w.now.Truncate(time.Hour).Add(time.Hour)
+	jobs("before the change", 0)
+	w.now = w.now.Add(15 * time.Minute)
+	set("*/10 * * * *")
+	jobs("after the change", 0)
+	w.restart()
+	jobs("after a restart", 0)
+	w.now = w.now.Add(5 * time.Minute)
+	jobs("at the next time", 1)
+}

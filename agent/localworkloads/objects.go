@@ -83,6 +83,8 @@ type entry struct {
 	File *fileRecord `json:"file,omitempty"`
 	// RetiredUID is the UID of a Job that has been deleted after its TTL: its file must not start it again.
 	RetiredUID types.UID `json:"retiredUID,omitempty"`
+	// ScheduleChanged is when a file changed the schedule of a CronJob. Zero: never.
+	ScheduleChanged time.Time `json:"scheduleChanged,omitzero"`
 
 	gone   bool             // a pod that the agent has deleted, but its Job has not counted
 	object workloads.Object // nil: retired

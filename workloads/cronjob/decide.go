@@ -25,7 +25,15 @@ type Input struct {
 	// why spec.timeZone cannot be loaded.
 	Location      *time.Location
 	LocationError error
-	WriteError    *workloads.WriteError // the failure of a write of the last decision
+	// ScheduleChanged is when the caller observed that ScheduleDiffers from the version before. Times of the schedule
+	// until then have not been missed. Zero: not known.
+	ScheduleChanged time.Time
+	WriteError      *workloads.WriteError // the failure of a write of the last decision
+}
+
+// ScheduleDiffers reports whether two versions of a CronJob run at different times.
+func ScheduleDiffers(a, b *batchv1.CronJob) bool {
+	return a.Spec.Schedule != b.Spec.Schedule || !ptr.Equal(a.Spec.TimeZone, b.Spec.TimeZone)
 }
 
 // Decide returns what the CronJob needs next.
@@ -182,6 +190,11 @@ func (s *state) due(times schedule) time.Time {
 	earliest := s.CronJob.CreationTimestamp.Time
 	if last := s.status.LastScheduleTime; last != nil {
 		earliest = last.Time
+	}
+	if s.ScheduleChanged.After(earliest) {
+		if passed, _ := times.missed(earliest, s.ScheduleChanged); !passed.IsZero() {
+			earliest = passed
+		}
 	}
 	start := earliest
 	limit := s.CronJob.Spec.StartingDeadlineSeconds

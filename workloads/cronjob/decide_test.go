@@ -118,6 +118,57 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestChangedScheduleHasMissedNothing checks that a new schedule starts with its next time.
+func TestChangedScheduleHasMissedNothing(t *testing.T) {
+	t.Parallel()
+	decide := func(schedule, last, changed string, now time.Time) workloads.Decision[batchv1.CronJobStatus] {
+		cron := testCronJob(func(cron *batchv1.CronJob) {
+			cron.Spec.Schedule, cron.Status.LastScheduleTime = schedule, &metav1.Time{Time: clock(last)}
+		})
+		d := Decide(Input{Now: now, CronJob: cron, Location: time.UTC, ScheduleChanged: clock(changed)})
+		d.Status = nil
+		return d
+	}
+	for name, c := range map[string]struct{ schedule, last, changed, want string }{
+		"earlier on this day":     {"0 11 * * *", "10:00", "11:30", "wake 11:00"},
+		"at the time":             {"*/10 * * * *", "11:50", "12:00", "wake 12:10"},
+		"before the time":         {"*/10 * * * *", "11:50", "11:59", "create 12:00, wake 12:10"},
+		"a run since the change":  {"*/10 * * * *", "11:40", "11:30", "create 12:00, wake 12:10"},
+		"not missed but too many": {"* * * * *", "08:00", "11:59", "create 12:00, wake 12:01"},
+		"the interval goes on":    {"@every 1h", "10:50", "11:55", "wake 12:50"},
+	} {
+		d := decide(c.schedule, c.last, c.changed, testNow)
+		if got := describe(d); got != c.want || !d.Wake.After(testNow) {
+			t.Errorf("%s: got %s at %v, want %s", name, got, d.Wake, c.want)
+		}
+	}
+	tomorrow := clock("11:00").AddDate(0, 0, 1)
+	if d := decide("0 11 * * *", "10:00", "11:30", tomorrow); len(d.Writes) != 1 {
+		t.Errorf("got %s, want a job", describe(d))
+	}
+}
+
+func TestScheduleDiffers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		edit func(*batchv1.CronJobSpec)
+		want bool
+	}{
+		"schedule":          {func(s *batchv1.CronJobSpec) { s.Schedule = "@hourly" }, true},
+		"time zone":         {func(s *batchv1.CronJobSpec) { s.TimeZone = new("Etc/GMT+1") }, true},
+		"time zone removed": {func(s *batchv1.CronJobSpec) { s.TimeZone = nil }, true},
+		"same time zone":    {func(s *batchv1.CronJobSpec) { s.TimeZone = new("Etc/UTC") }, false},
+		"suspended":         {func(s *batchv1.CronJobSpec) { s.Suspend = new(true) }, false},
+	} {
+		old := testCronJob(func(cron *batchv1.CronJob) { cron.Spec.TimeZone = new("Etc/UTC") })
+		next := old.DeepCopy()
+		c.edit(&next.Spec)
+		if got := ScheduleDiffers(old, next); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestNewJob(t *testing.T) {
 	t.Parallel()
 	zone := time.FixedZone("Somewhere", 3600)
