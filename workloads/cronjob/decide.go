@@ -50,8 +50,8 @@ func Decide(in Input) workloads.Decision[batchv1.CronJobStatus] {
 	case in.WriteError != nil:
 		s.skipForeign()
 	case in.CronJob.DeletionTimestamp == nil:
+		s.deleteOld() // first: a quota may reject the new Job as long as the old ones exist
 		s.start()
-		s.deleteOld()
 	}
 	if !equality.Semantic.DeepEqual(s.status, in.CronJob.Status) {
 		s.out.Status = &s.status

@@ -3,6 +3,7 @@ package cronjob
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	_ "time/tzdata" // the test does not depend on the time zones of the host
@@ -166,6 +167,17 @@ func TestScheduleDiffers(t *testing.T) {
 		if got := ScheduleDiffers(old, next); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// TestOldJobsGoBeforeTheNewOne: a quota for Jobs would otherwise reject the new one for ever.
+func TestOldJobsGoBeforeTheNewOne(t *testing.T) {
+	t.Parallel()
+	cron := testCronJob(func(cron *batchv1.CronJob) { cron.Spec.FailedJobsHistoryLimit = new(int32(0)) })
+	d := Decide(Input{Now: testNow, CronJob: cron, Location: time.UTC,
+		Jobs: []*batchv1.Job{testJob("11:50", ended(batchv1.JobFailed))}})
+	if want := "delete 11:50, create 12:00, "; !strings.HasPrefix(describe(d), want) {
+		t.Errorf("got %s, want %s…", describe(d), want)
 	}
 }
 
