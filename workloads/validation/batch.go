@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"berth/internal/rules"
@@ -30,6 +30,14 @@ const (
 	maxFailureRules    = 20
 	maxFailureCodes    = 255
 	maxFailurePatterns = 20
+	maxSuccessRules    = 20
+	maxIndexesLength   = 64 * 1024
+	maxManagedByLength = 63
+	// More completions than these are possible with backoffLimitPerIndex only within the limits below, so that the
+	// status does not become too large.
+	manyCompletions   = 100_000
+	manyParallelism   = 10_000
+	manyFailedIndexes = 10_000
 )
 
 // batchRules returns the rules of the group batch.
@@ -40,6 +48,7 @@ func batchRules(kind string) (rules.Rules, bool) {
 			SetDefaults:    defaultJob,
 			Prepare:        generateJobSelector,
 			Validate:       (*validator).job,
+			ValidateCreate: (*validator).podHostnames,
 			ValidateUpdate: (*validator).jobChange,
 			ValidateStatus: func(k *validator, j, _ *batchv1.Job) {
 				k.Counts(map[string]int32{"active": j.Status.Active, "succeeded": j.Status.Succeeded,
@@ -48,7 +57,15 @@ func batchRules(kind string) (rules.Rules, bool) {
 		}.Rules(newValidator), true
 	case "CronJob":
 		return definition[*batchv1.CronJob]{
-			SetDefaults: defaultCronJob, Validate: (*validator).cronJob,
+			SetDefaults: defaultCronJob,
+			Validate:    (*validator).cronJob,
+			ValidateCreate: func(k *validator, c *batchv1.CronJob) {
+				if len(c.Name) > maxCronJobName {
+					k.Invalid(metadata().Child("name"), c.Name, "must be no more than %d characters", maxCronJobName)
+				}
+				k.schedule(c, nil)
+			},
+			ValidateUpdate: (*validator).schedule,
 		}.Rules(newValidator), true
 	}
 	return rules.Rules{}, false
@@ -137,15 +154,35 @@ func (k *validator) job(j *batchv1.Job) {
 	}
 }
 
+// podHostnames validates that the hostnames of the pods of an Indexed Job are valid.
+func (k *validator) podHostnames(j *batchv1.Job) {
+	mode, n := j.Spec.CompletionMode, j.Spec.Completions
+	if mode == nil || *mode != batchv1.IndexedCompletion || n == nil || *n <= 0 {
+		return
+	}
+	if last := fmt.Sprintf("%s-%d", j.Name, *n-1); len(validation.IsDNS1123Label(last)) > 0 {
+		k.Invalid(metadata().Child("name"), j.Name, "will not able to create pod with invalid DNS label: %s", last)
+	}
+}
+
 func (k *validator) jobSpec(at *field.Path, s *batchv1.JobSpec) {
 	rules.NotNegative(k, at.Child("parallelism"), s.Parallelism)
 	rules.NotNegative(k, at.Child("completions"), s.Completions)
-	rules.Positive(k, at.Child("activeDeadlineSeconds"), s.ActiveDeadlineSeconds)
+	rules.NotNegative(k, at.Child("activeDeadlineSeconds"), s.ActiveDeadlineSeconds)
 	rules.NotNegative(k, at.Child("backoffLimit"), s.BackoffLimit)
 	rules.NotNegative(k, at.Child("ttlSecondsAfterFinished"), s.TTLSecondsAfterFinished)
 	rules.NotNegative(k, at.Child("backoffLimitPerIndex"), s.BackoffLimitPerIndex)
 	rules.NotNegative(k, at.Child("maxFailedIndexes"), s.MaxFailedIndexes)
-	k.indexed(at, s)
+	if s.MaxFailedIndexes != nil && s.BackoffLimitPerIndex == nil {
+		k.Required(at.Child("backoffLimitPerIndex"), "when maxFailedIndexes is specified")
+	}
+	if m := s.ManagedBy; m != nil {
+		k.AddAll(validation.IsDomainPrefixedPath(at.Child("managedBy"), *m))
+		if len(*m) > maxManagedByLength {
+			k.Add(field.TooLong(at.Child("managedBy"), "", maxManagedByLength))
+		}
+	}
+	k.completionMode(at, s)
 	k.failures(at.Child("podFailurePolicy"), s)
 	rules.OneOfIfSet(k, at.Child("podReplacementPolicy"), s.PodReplacementPolicy, batchv1.Failed,
 		batchv1.TerminatingOrFailed)
@@ -179,49 +216,129 @@ func (k *validator) jobSpec(at *field.Path, s *batchv1.JobSpec) {
 	}
 }
 
-// indexed validates the completion mode and its fields.
-func (k *validator) indexed(at *field.Path, s *batchv1.JobSpec) {
+// completionMode validates the completion mode and the fields that depend on it.
+func (k *validator) completionMode(at *field.Path, s *batchv1.JobSpec) {
 	mode := batchv1.NonIndexedCompletion
 	if s.CompletionMode != nil {
 		mode = *s.CompletionMode
 	}
 	rules.OneOf(k, at.Child("completionMode"), mode, batchv1.NonIndexedCompletion, batchv1.IndexedCompletion)
-	if mode != batchv1.IndexedCompletion {
-		if s.BackoffLimitPerIndex != nil {
-			k.Invalid(at.Child("backoffLimitPerIndex"), *s.BackoffLimitPerIndex, "requires indexed completion mode")
-		}
-		if s.SuccessPolicy != nil {
-			k.Invalid(at.Child("successPolicy"), *s.SuccessPolicy, "requires indexed completion mode")
-		}
+	if mode == batchv1.IndexedCompletion {
+		k.indexed(at, s)
 		return
 	}
+	const problem = "requires indexed completion mode"
+	if s.BackoffLimitPerIndex != nil {
+		k.Invalid(at.Child("backoffLimitPerIndex"), *s.BackoffLimitPerIndex, problem)
+	}
+	if s.MaxFailedIndexes != nil {
+		k.Invalid(at.Child("maxFailedIndexes"), *s.MaxFailedIndexes, problem)
+	}
+	if s.SuccessPolicy != nil {
+		k.Invalid(at.Child("successPolicy"), *s.SuccessPolicy, problem)
+	}
+}
+
+// indexed validates an Indexed Job.
+func (k *validator) indexed(at *field.Path, s *batchv1.JobSpec) {
+	parallelism, maxFailed := at.Child("parallelism"), at.Child("maxFailedIndexes")
 	if s.Completions == nil {
 		k.Required(at.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion))
 	}
 	if s.Parallelism != nil && *s.Parallelism > maxIndexed {
-		k.Invalid(
-			at.Child("parallelism"),
-			*s.Parallelism,
-			"must be less than or equal to %d when completion mode is %s",
-			maxIndexed,
-			batchv1.IndexedCompletion,
-		)
+		k.Invalid(parallelism, *s.Parallelism, "must be less than or equal to %d when completion mode is %s", maxIndexed,
+			batchv1.IndexedCompletion)
 	}
-	if s.MaxFailedIndexes != nil && s.BackoffLimitPerIndex == nil {
-		k.Required(at.Child("backoffLimitPerIndex"), "when maxFailedIndexes is specified")
+	if f := s.MaxFailedIndexes; f != nil && *f > maxIndexed {
+		k.Invalid(maxFailed, *f, "must be less than or equal to %d", maxIndexed)
+	}
+	if s.Completions == nil {
+		return
+	}
+	if f := s.MaxFailedIndexes; f != nil && *f > *s.Completions {
+		k.Invalid(maxFailed, *f, "must be less than or equal to completions")
+	}
+	if *s.Completions > manyCompletions && s.BackoffLimitPerIndex != nil {
+		const problem = "must be less than or equal to %d when completions are above %d and used with backoff limit " +
+			"per index"
+		if s.MaxFailedIndexes == nil {
+			k.Required(maxFailed, fmt.Sprintf("must be specified when completions is above %d", manyCompletions))
+		} else if *s.MaxFailedIndexes > manyFailedIndexes {
+			k.Invalid(maxFailed, *s.MaxFailedIndexes, problem, manyFailedIndexes, manyCompletions)
+		}
+		if s.Parallelism != nil && *s.Parallelism > manyParallelism {
+			k.Invalid(parallelism, *s.Parallelism, problem, manyParallelism, manyCompletions)
+		}
 	}
 	if s.SuccessPolicy != nil {
-		list := at.Child("successPolicy", "rules")
-		if len(s.SuccessPolicy.Rules) == 0 {
-			k.Required(list, "at least one rules must be specified when the successPolicy is specified")
+		k.successPolicy(at.Child("successPolicy", "rules"), s.SuccessPolicy.Rules, *s.Completions)
+	}
+}
+
+// successPolicy validates the rules of a success policy.
+func (k *validator) successPolicy(at *field.Path, list []batchv1.SuccessPolicyRule, completions int32) {
+	if len(list) == 0 {
+		k.Required(at, "at least one rules must be specified when the successPolicy is specified")
+	}
+	if len(list) > maxSuccessRules {
+		k.Add(field.TooMany(at, len(list), maxSuccessRules))
+	}
+	for i, r := range list {
+		count, total := at.Index(i).Child("succeededCount"), int32(0)
+		if r.SucceededCount == nil && r.SucceededIndexes == nil {
+			k.Required(at.Index(i), "at least one of succeededCount or succeededIndexes must be specified")
 		}
-		for i, r := range s.SuccessPolicy.Rules {
-			if r.SucceededCount == nil && r.SucceededIndexes == nil {
-				k.Required(list.Index(i), "at least one of succeededCount or succeededIndexes must be specified")
+		if text := r.SucceededIndexes; text != nil {
+			indexes := at.Index(i).Child("succeededIndexes")
+			if len(*text) > maxIndexesLength {
+				k.Add(field.TooLong(indexes, "", maxIndexesLength))
 			}
-			rules.Positive(k, list.Index(i).Child("succeededCount"), r.SucceededCount)
+			var err error
+			if total, err = countIndexes(*text, completions); err != nil {
+				k.Invalid(indexes, *text, "error parsing succeededIndexes: %v", err)
+			}
+		}
+		rules.NotNegative(k, count, r.SucceededCount)
+		if n := r.SucceededCount; n != nil && *n > completions {
+			k.Invalid(count, *n, "must be less than or equal to %d (the number of specified completions)", completions)
+		}
+		if n := r.SucceededCount; n != nil && r.SucceededIndexes != nil && *n > total {
+			k.Invalid(count, *n,
+				"must be less than or equal to %d (the number of indexes in the specified succeededIndexes field)", total)
 		}
 	}
+}
+
+// countIndexes returns how many indexes a list such as "0,2-4" has. The list must be in ascending order.
+func countIndexes(text string, completions int32) (total int32, err error) {
+	if text == "" {
+		return 0, nil
+	}
+	last := -1
+	for interval := range strings.SplitSeq(text, ",") {
+		limits := strings.Split(interval, "-")
+		if len(limits) > 2 {
+			return 0, fmt.Errorf("the fragment %q violates the requirement that an index interval can have at most two "+
+				"parts separated by '-'", interval)
+		}
+		first := last
+		for i, limit := range limits {
+			n, err := strconv.Atoi(limit)
+			switch {
+			case err != nil:
+				return 0, fmt.Errorf("cannot convert string to integer for index: %q", limit)
+			case n >= int(completions):
+				return 0, fmt.Errorf("too large index: %q", limit)
+			case n <= last:
+				return 0, fmt.Errorf("non-increasing order, previous: %d, current: %d", last, n)
+			}
+			if last = n; i == 0 {
+				first = n
+			}
+		}
+		total += int32(last - first + 1)
+	}
+	return total, nil
 }
 
 // failures validates the pod failure policy and the backoff limits.
@@ -301,6 +418,9 @@ func (k *validator) exitCodes(
 			k.Add(field.Duplicate(values.Index(i), v))
 		}
 	}
+	if !slices.IsSorted(r.Values) {
+		k.Invalid(values, r.Values, "must be ordered")
+	}
 }
 
 func (k *validator) jobChange(j, old *batchv1.Job) {
@@ -329,133 +449,4 @@ func (k *validator) jobChange(j, old *batchv1.Job) {
 		changed := podspec.Differences("", oldSpec.Template, *template)
 		k.Invalid(spec().Child("template"), strings.Join(changed, ", "), "field is immutable")
 	}
-}
-
-func defaultCronJob(c *batchv1.CronJob) {
-	rules.SetIfZero(&c.Spec.ConcurrencyPolicy, batchv1.AllowConcurrent)
-	rules.SetIfNil(&c.Spec.Suspend, false)
-	rules.SetIfNil(&c.Spec.SuccessfulJobsHistoryLimit, 3)
-	rules.SetIfNil(&c.Spec.FailedJobsHistoryLimit, 1)
-	defaultFailures(&c.Spec.JobTemplate.Spec)
-	podspec.SetTemplateDefaults(&c.Spec.JobTemplate.Spec.Template)
-}
-
-func (k *validator) cronJob(c *batchv1.CronJob) {
-	s := &c.Spec
-	if len(c.Name) > maxCronJobName {
-		k.Invalid(metadata().Child("name"), c.Name, "must be no more than %d characters", maxCronJobName)
-	}
-	at := spec().Child("schedule")
-	if s.Schedule == "" {
-		k.Required(at, "")
-	} else if problem := scheduleProblem(s.Schedule); problem != "" {
-		k.Invalid(at, s.Schedule, "%s", problem)
-	}
-	if strings.Contains(s.Schedule, "TZ") {
-		k.Invalid(at, s.Schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
-	}
-	if z := s.TimeZone; z != nil && !validZone(*z) {
-		k.Invalid(spec().Child("timeZone"), *z, "unknown time zone %s", *z)
-	}
-	rules.NotNegative(k, spec().Child("startingDeadlineSeconds"), s.StartingDeadlineSeconds)
-	rules.OneOf(
-		k,
-		spec().Child("concurrencyPolicy"),
-		s.ConcurrencyPolicy,
-		batchv1.AllowConcurrent,
-		batchv1.ForbidConcurrent,
-		batchv1.ReplaceConcurrent,
-	)
-	rules.NotNegative(k, spec().Child("successfulJobsHistoryLimit"), s.SuccessfulJobsHistoryLimit)
-	rules.NotNegative(k, spec().Child("failedJobsHistoryLimit"), s.FailedJobsHistoryLimit)
-	job := spec().Child("jobTemplate", "spec")
-	k.jobSpec(job, &s.JobTemplate.Spec)
-	if m := s.JobTemplate.Spec.ManualSelector; m != nil && *m {
-		k.Add(field.NotSupported(job.Child("manualSelector"), *m, []string{"nil", "false"}))
-	}
-	if sel := s.JobTemplate.Spec.Selector; sel != nil {
-		k.Invalid(job.Child("selector"), sel, "`selector` will be auto-generated")
-	}
-}
-
-// validZone validates the syntax of a time zone name. Whether the zone exists is checked by the controller.
-func validZone(name string) bool {
-	parts := strings.Split(name, "/")
-	for _, part := range parts {
-		other := func(r rune) bool {
-			letter := r <= unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r))
-			return !letter && !strings.ContainsRune("_+-", r)
-		}
-		if part == "" || strings.ContainsFunc(part, other) {
-			return false
-		}
-	}
-	return len(parts) <= 3 && !strings.EqualFold(name, "Local")
-}
-
-// cronFields are the five fields of a schedule with their ranges.
-var cronFields = []struct {
-	name      string
-	low, high int
-	words     []string
-}{
-	{"minute", 0, 59, nil}, {"hour", 0, 23, nil}, {"day of the month", 1, 31, nil},
-	{"month", 1, 12, []string{"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}},
-	{"day of the week", 0, 6, []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
-}
-
-// scheduleProblem returns what is invalid in a cron schedule, or "".
-func scheduleProblem(schedule string) string {
-	if strings.HasPrefix(schedule, "@") {
-		name := strings.ToLower(schedule)
-		if slices.Contains([]string{"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"},
-			name) {
-			return ""
-		}
-		if strings.HasPrefix(name, "@every ") {
-			return ""
-		}
-		return "unrecognized descriptor: " + schedule
-	}
-	parts := strings.Fields(schedule)
-	if strings.Contains(schedule, "TZ") && len(parts) > 0 {
-		parts = parts[1:] // rejected elsewhere
-	}
-	if len(parts) != len(cronFields) {
-		return fmt.Sprintf("expected exactly %d fields, found %d: %v", len(cronFields), len(parts), parts)
-	}
-	for i, f := range cronFields {
-		for item := range strings.SplitSeq(parts[i], ",") {
-			if !cronItem(item, f.low, f.high, f.words) {
-				return fmt.Sprintf("failed to parse %s %q: must be of %d to %d", f.name, item, f.low, f.high)
-			}
-		}
-	}
-	return ""
-}
-
-// cronItem validates one item: *, a value or a range, with an optional step.
-func cronItem(item string, low, high int, names []string) bool {
-	span, step, stepped := strings.Cut(item, "/")
-	if n, err := strconv.Atoi(step); stepped && (err != nil || n <= 0) {
-		return false
-	}
-	if span == "*" || span == "?" {
-		return true
-	}
-	first, last, ranged := strings.Cut(span, "-")
-	a, ok := cronValue(first, low, high, names)
-	if !ok || !ranged {
-		return ok
-	}
-	b, ok := cronValue(last, low, high, names)
-	return ok && a <= b
-}
-
-func cronValue(s string, low, high int, names []string) (int, bool) {
-	if i := slices.Index(names, strings.ToLower(s)); i >= 0 {
-		return low + i, true
-	}
-	n, err := strconv.Atoi(s)
-	return n, err == nil && n >= low && n <= high
 }

@@ -1,7 +1,9 @@
 package validation
 
 import (
+	"strings"
 	"testing"
+	_ "time/tzdata" // the test does not depend on the time zones of the host
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -48,5 +50,45 @@ func TestKindsHaveRules(t *testing.T) {
 	}
 	if _, known := RulesFor(schema.GroupKind{Kind: "Pod"}); known {
 		t.Error("rules for a kind of another group")
+	}
+}
+
+// TestOldSchedulesStayValid checks what only an old CronJob may have.
+func TestOldSchedulesStayValid(t *testing.T) {
+	t.Parallel()
+	cron := func(name, schedule, zone string) *batchv1.CronJob {
+		c := &batchv1.CronJob{}
+		c.Namespace, c.Name, c.ResourceVersion = "a", name, "1"
+		c.Spec.Schedule = schedule
+		if zone != "" {
+			c.Spec.TimeZone = &zone
+		}
+		return c
+	}
+	long := strings.Repeat("a", maxCronJobName+1)
+	for name, c := range map[string]struct {
+		old, next *batchv1.CronJob
+		want      string // the field with an error, or ""
+	}{
+		"time zone in the schedule": {cron("c", "TZ=UTC 0 * * * *", ""), cron("c", "CRON_TZ=UTC 1 * * * *", ""), ""},
+		"invalid schedule": {cron("c", "TZ=UTC 0 * * * *", ""), cron("c", "TZ=UTC x * * * *", ""),
+			"spec.schedule"},
+		"two time zones": {cron("c", "TZ=UTC 0 * * * *", ""), cron("c", "TZ=UTC 0 * * * *", "Etc/UTC"),
+			"spec.schedule"},
+		"new time zone in the schedule": {cron("c", "0 * * * *", ""), cron("c", "TZ=UTC 0 * * * *", ""), "spec.schedule"},
+		"removed time zone":             {cron("c", "@hourly", "Gone/Zone"), cron("c", "@daily", "Gone/Zone"), ""},
+		"unknown time zone":             {cron("c", "@hourly", ""), cron("c", "@hourly", "Gone/Zone"), "spec.timeZone"},
+		"long name":                     {cron(long, "@hourly", ""), cron(long, "@daily", ""), ""},
+	} {
+		r, _ := RulesFor(schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"})
+		got := ""
+		for _, err := range r.ValidateUpdate(c.next, c.old) {
+			if !strings.HasPrefix(err.Field, "spec.jobTemplate") && err.Field != "spec.concurrencyPolicy" {
+				got += err.Field
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: errors about %q, want %q", name, got, c.want)
+		}
 	}
 }
