@@ -1,12 +1,16 @@
 package statefulset
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/workloads"
 	"berth/workloads/workloadstest"
 )
 
@@ -48,6 +52,36 @@ func TestClaimsFollowTheRetentionPolicy(t *testing.T) {
 			w.check("claims after the deletion", w.claims(), c.deleted)
 		})
 	}
+}
+
+// TestParallelSetWritesInGroups checks that equal writes are neighbors, which the executor applies concurrently, and
+// that a rejected claim prevents only its own pod.
+func TestParallelSetWritesInGroups(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixedRand(), newSet(3, "a", both(parallel, withClaims)))
+	d := w.decide(w.set(), nil)
+	var got []string
+	for _, write := range d.Writes {
+		got = append(got, fmt.Sprintf("%s %T", write.Verb, write.Object)[len("create *v1."):])
+	}
+	w.check("writes", strings.Join(got, " "), "ControllerRevision PersistentVolumeClaim PersistentVolumeClaim "+
+		"PersistentVolumeClaim Pod Pod Pod")
+	w.s.Reject = func(write workloads.Write) error {
+		if write.Verb == workloads.Create && write.Object.GetName() == "data-web-1" {
+			return errors.New("exceeded quota")
+		}
+		return nil
+	}
+	for range 20 {
+		w.e.View.CatchUp()
+		if _, err := w.sync(); err == nil {
+			t.Fatal("no write was rejected")
+		}
+	}
+	w.checkPods("web-0:a! web-2:a!")
+	w.s.Reject = nil
+	w.run()
+	w.checkPods("web-0:a web-1:a web-2:a")
 }
 
 func TestClaimsFollowAChangedPolicy(t *testing.T) {

@@ -10,12 +10,60 @@ import (
 
 // createReplicas executes step 2. It reports whether the decision must end here.
 func (d *decision) createReplicas() (done bool) {
+	var groups replicaWrites
 	for i := range d.replicas {
-		if d.ensureReplica(&d.replicas[i]) && d.ordered() {
-			return true
+		first := len(d.writes)
+		if wait := d.ensureReplica(&d.replicas[i]); d.ordered() {
+			if wait {
+				return true
+			}
+			continue
 		}
+		groups.add(d.writes[first:])
+		d.writes = d.writes[:first]
+	}
+	for _, writes := range groups {
+		d.writes = append(d.writes, writes...)
 	}
 	return false
+}
+
+// The groups of writes of the replicas of a parallel set, in their order. The executor applies the writes of a group
+// concurrently. Pods whose claims exist come before the missing claims, so that a rejected claim does not prevent them.
+const (
+	claimUpdates = iota
+	podDeletions
+	podCreations
+	podUpdates
+	claimCreations
+	claimedPodCreations
+	claimedPodUpdates
+	replicaGroups
+)
+
+type replicaWrites [replicaGroups][]workloads.Write
+
+// add adds the writes of one replica: those of its claims, and then that of its pod.
+func (g *replicaWrites) add(writes []workloads.Write) {
+	claimsMissing := false
+	for _, w := range writes {
+		group := podUpdates
+		switch _, isClaim := w.Object.(*corev1.PersistentVolumeClaim); {
+		case isClaim && w.Verb == workloads.Create:
+			group, claimsMissing = claimCreations, true
+		case isClaim:
+			group = claimUpdates
+		case w.Verb == workloads.Delete:
+			group = podDeletions
+		case w.Verb == workloads.Create && claimsMissing:
+			group = claimedPodCreations
+		case w.Verb == workloads.Create:
+			group = podCreations
+		case claimsMissing:
+			group = claimedPodUpdates
+		}
+		g[group] = append(g[group], w)
+	}
 }
 
 // ensureReplica reports whether an ordered set has to wait for the replica.
