@@ -26,15 +26,7 @@ func kind() metav1.TypeMeta {
 // newPod returns a pod of the Job's template. replaced is the failed pod of the same index that it replaces, if
 // failures are counted by index.
 func newPod(job *batchv1.Job, index int, replaced *corev1.Pod) *corev1.Pod {
-	t := job.Spec.Template.DeepCopy()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: job.Namespace, GenerateName: job.Name + "-",
-			Labels: t.Labels, Annotations: t.Annotations, Finalizers: t.Finalizers,
-			OwnerReferences: []metav1.OwnerReference{workloads.ControllerRef(job, kind())},
-		},
-		Spec: t.Spec,
-	}
+	pod := workloads.PodFromTemplate(job, kind(), &job.Spec.Template)
 	if !tracked(pod) {
 		pod.Finalizers = append(pod.Finalizers, batchv1.JobTrackingFinalizer)
 	}
@@ -48,12 +40,6 @@ func setIndex(job *batchv1.Job, pod *corev1.Pod, index int, replaced *corev1.Pod
 	number := strconv.Itoa(index)
 	pod.GenerateName = indexedName(job.Name, "-"+number+"-")
 	pod.Spec.Hostname = job.Name + "-" + number
-	if pod.Labels == nil {
-		pod.Labels = map[string]string{}
-	}
-	if pod.Annotations == nil {
-		pod.Annotations = map[string]string{}
-	}
 	pod.Labels[batchv1.JobCompletionIndexAnnotation] = number // label and annotation have the same key
 	pod.Annotations[batchv1.JobCompletionIndexAnnotation] = number
 	if job.Spec.BackoffLimitPerIndex != nil {
