@@ -34,11 +34,11 @@ func (r *rollout) newSetSize() int32 {
 	if !isRollingUpdate(r.d) {
 		return r.replicas
 	}
-	room := r.replicas + maxSurge(r.d) - total(r.all(), (*replicaSet).size)
-	if room <= 0 {
+	allowance := r.replicas + maxSurge(r.d) - total(r.all(), (*replicaSet).size)
+	if allowance <= 0 {
 		return size
 	}
-	return size + min(room, r.replicas-size)
+	return size + min(allowance, r.replicas-size)
 }
 
 // scaleNew scales the new ReplicaSet as far as it may now. It reports whether its size changed.
