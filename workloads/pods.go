@@ -104,9 +104,9 @@ func Hash(value any, collisionCount *int32) string {
 
 // Claim divides objects into those that the owner controls and keeps, and writes: adoptions of matching objects
 // without a controller, which are in owned too, and releases of those that no longer match. An owner that is
-// being deleted neither adopts nor releases. mayAdopt, if set, is a further condition for adoptions.
-func Claim[T Object](owner Object, kind metav1.TypeMeta, selector labels.Selector, objects []T,
-	mayAdopt func(T) bool) (owned []T, writes []Write) {
+// being deleted neither adopts nor releases.
+func Claim[T Object](owner Object, kind metav1.TypeMeta, selector labels.Selector, objects []T) (owned []T,
+	writes []Write) {
 	for _, o := range objects {
 		ref := metav1.GetControllerOfNoCopy(o)
 		matches := selector.Matches(labels.Set(o.GetLabels()))
@@ -117,7 +117,7 @@ func Claim[T Object](owner Object, kind metav1.TypeMeta, selector labels.Selecto
 		case owner.GetDeletionTimestamp() != nil || o.GetDeletionTimestamp() != nil:
 		case ref != nil:
 			writes = append(writes, Write{Verb: Patch, Base: o, Object: withoutOwner(o, owner)})
-		case matches && (mayAdopt == nil || mayAdopt(o)):
+		case matches:
 			adopted := withOwner(o, owner, kind)
 			owned = append(owned, adopted)
 			writes = append(writes, Write{Verb: Patch, Base: o, Object: adopted, VerifyOwner: true})

@@ -24,11 +24,11 @@ func TestClaim(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		refs                       []metav1.OwnerReference
-		matches, deleting, refused bool
-		ownerDeleting              bool
-		owned                      bool
-		owners                     []string // after the write; nil: no write
+		refs              []metav1.OwnerReference
+		matches, deleting bool
+		ownerDeleting     bool
+		owned             bool
+		owners            []string // after the write; nil: no write
 	}{
 		"owned":                              {refs: controlledBy("set"), matches: true, owned: true},
 		"owned and deleting":                 {refs: controlledBy("set"), matches: true, deleting: true, owned: true},
@@ -36,7 +36,6 @@ func TestClaim(t *testing.T) {
 		"orphan":                             {matches: true, owned: true, owners: []string{"set"}},
 		"orphan of other labels":             {},
 		"orphan that is deleting":            {matches: true, deleting: true},
-		"orphan that is refused":             {matches: true, refused: true},
 		"orphan of a deleting owner":         {matches: true, ownerDeleting: true},
 		"no longer selected":                 {refs: controlledBy("set"), owners: []string{"n"}},
 		"no longer selected, deleting owner": {refs: controlledBy("set"), ownerDeleting: true},
@@ -53,8 +52,7 @@ func TestClaim(t *testing.T) {
 			owner.DeletionTimestamp = &deleted
 		}
 		before := pod.DeepCopy()
-		owned, writes := Claim(owner, kind, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.Pod{pod},
-			func(*corev1.Pod) bool { return !c.refused })
+		owned, writes := Claim(owner, kind, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.Pod{pod})
 		if (len(owned) == 1) != c.owned || (len(writes) == 1) != (c.owners != nil) {
 			t.Errorf("%s: got %d owned and %d writes", name, len(owned), len(writes))
 			continue

@@ -98,7 +98,7 @@ func childOf(set *appsv1.ReplicaSet) *corev1.Pod {
 
 // keepReplicas creates missing pods and deletes surplus ones.
 func keepReplicas(set *appsv1.ReplicaSet, pods []*corev1.Pod, failed *workloads.WriteError) (d setDecision) {
-	own, writes := workloads.Claim(set, setKind, labels.SelectorFromSet(set.Spec.Selector.MatchLabels), pods, nil)
+	own, writes := workloads.Claim(set, setKind, labels.SelectorFromSet(set.Spec.Selector.MatchLabels), pods)
 	d.Writes = writes
 	for n := len(own); n < int(*set.Spec.Replicas); n++ {
 		d.Writes = append(d.Writes, workloads.Write{Verb: workloads.Create, Object: childOf(set),

@@ -73,7 +73,7 @@ func Decide(in Input) workloads.Decision[appsv1.DaemonSetStatus] {
 			Message: "This daemon set is selecting all pods. A non-empty selector is required."}}}
 	}
 	d := &decision{Input: in, deleted: map[types.UID]bool{}}
-	pods, writes := workloads.Claim(in.Set, Kind, selector, in.Pods, nil)
+	pods, writes := workloads.Claim(in.Set, Kind, selector, in.Pods)
 	revisions, adoptions := workloads.ClaimRevisions(in.Set, Kind, selector, in.Revisions)
 	d.writes = append(writes, adoptions...)
 	d.assign(pods)

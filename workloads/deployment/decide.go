@@ -49,7 +49,7 @@ func Decide(in Input) workloads.Decision[appsv1.DeploymentStatus] {
 	if err != nil {
 		return decision{} // not possible: the selector is validated
 	}
-	owned, claims := workloads.Claim(d, Kind, selector, in.ReplicaSets, nil)
+	owned, claims := workloads.Claim(d, Kind, selector, in.ReplicaSets)
 	r := newRollout(in, owned)
 	switch {
 	case len(claims) > 0:

@@ -13,7 +13,7 @@ import (
 
 // claim adopts and releases pods. An adopted pod gets the tracking finalizer, and a released pod loses it.
 func (s *state) claim(selector labels.Selector) {
-	owned, writes := workloads.Claim(s.Job, kind(), selector, s.Pods, nil)
+	owned, writes := workloads.Claim(s.Job, kind(), selector, s.Pods)
 	for i := range writes {
 		pod, ok := writes[i].Object.(*corev1.Pod)
 		if !ok {

@@ -42,7 +42,7 @@ func decide(in Input, kind metav1.TypeMeta) (out decision) {
 		return out // not possible: the selector is validated
 	}
 	active, terminating := divide(in.Set, selector, in.Pods)
-	owned, claims := workloads.Claim(in.Set, kind, selector, active, nil)
+	owned, claims := workloads.Claim(in.Set, kind, selector, active)
 	if failed := in.WriteError; failed != nil {
 		if failed.Write.Verb != workloads.Create && failed.Write.Verb != workloads.Delete {
 			return out

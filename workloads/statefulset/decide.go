@@ -116,8 +116,8 @@ func (d *decision) claimPods(selector labels.Selector) []*corev1.Pod {
 			others = append(others, p)
 		}
 	}
-	members, writes := workloads.Claim(d.Set, Kind, selector, members, nil)
-	_, releases := workloads.Claim(d.Set, Kind, labels.Nothing(), others, nil)
+	members, writes := workloads.Claim(d.Set, Kind, selector, members)
+	_, releases := workloads.Claim(d.Set, Kind, labels.Nothing(), others)
 	d.writes = append(append(d.writes, writes...), releases...)
 	return members
 }
