@@ -24,8 +24,9 @@ const DefaultName = corev1.DefaultSchedulerName
 // maxConcurrentCalls limits the concurrent calls to the API server.
 const maxConcurrentCalls = 32
 
-// observeInterval is the time between two updates of gauges while there is always something to do.
-const observeInterval = time.Second
+// flushInterval is the time between two flushes of the queue and updates of gauges while there is always something to
+// do, as in kube-scheduler.
+const flushInterval = time.Second
 
 // Config holds the dependencies of a scheduler.
 type Config struct {
@@ -105,11 +106,12 @@ func (s *Scheduler) Run(ctx context.Context) {
 	defer timer.Stop()
 	defer resetState()
 	for {
-		observed := time.Now()
-		for ctx.Err() == nil && (s.inbox.deliver() || s.scheduleOne()) {
-			if time.Since(observed) > observeInterval {
+		flushed := time.Now()
+		for ctx.Err() == nil && s.work() {
+			if now := time.Now(); now.Sub(flushed) >= flushInterval {
+				s.queue.flush(now) // a pod whose backoff has ended may have a higher priority than the active ones
 				s.observeState()
-				observed = time.Now()
+				flushed = now
 			}
 		}
 		s.observeState()
@@ -126,6 +128,12 @@ func (s *Scheduler) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
+}
+
+// work handles the events and makes one attempt. It reports false if there was nothing to do.
+func (s *Scheduler) work() bool {
+	delivered := s.inbox.deliver()
+	return s.scheduleOne() || delivered
 }
 
 // scheduleOne makes one attempt for the next active pod. It reports false if there is none.
