@@ -19,6 +19,7 @@ type Cluster struct {
 	nodes      map[string]*nodeInfo
 	names      []string // existing nodes, sorted
 	pods       map[types.UID]*podInfo
+	nominated  map[types.UID]string // nominated node by pod
 	namespaces map[string]labels.Set
 	images     map[string]int // number of nodes that have the image
 }
@@ -42,7 +43,7 @@ type nodeInfo struct {
 // NewCluster returns an empty cluster.
 func NewCluster() *Cluster {
 	return &Cluster{
-		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
+		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{}, nominated: map[types.UID]string{},
 		namespaces: map[string]labels.Set{}, images: map[string]int{},
 	}
 }
@@ -83,9 +84,6 @@ func (c *Cluster) RemoveNode(name string) {
 	c.removeIfUnused(info)
 	c.sortNames()
 }
-
-// NodeNames returns the names of the nodes, sorted.
-func (c *Cluster) NodeNames() []string { return slices.Clone(c.names) }
 
 // Size returns the number of nodes, and of pods on nodes.
 func (c *Cluster) Size() (nodes, pods int) { return len(c.names), len(c.pods) }
@@ -148,13 +146,14 @@ func (c *Cluster) NodeOf(uid types.UID) string {
 // Nominate reserves resources for a pod on a node against pods of lower priority. An empty node
 // name removes the nomination.
 func (c *Cluster) Nominate(uid types.UID, pod *corev1.Pod, name string) {
-	for _, node := range c.nodes {
-		if _, ok := node.nominated[uid]; ok {
-			delete(node.nominated, uid)
-			c.removeIfUnused(node)
-		}
+	if before, ok := c.nominated[uid]; ok {
+		node := c.nodes[before]
+		delete(c.nominated, uid)
+		delete(node.nominated, uid)
+		c.removeIfUnused(node)
 	}
 	if name != "" {
+		c.nominated[uid] = name
 		c.nodeInfo(name).nominated[uid] = newPodInfo(pod)
 	}
 }

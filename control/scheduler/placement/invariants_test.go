@@ -36,7 +36,7 @@ func TestScheduleInvariants(t *testing.T) {
 					continue // the preemption was carried out
 				}
 				if choice.Node != "" {
-					if !c.Fits(pod, choice.Node) {
+					if !c.fits(pod, choice.Node) {
 						t.Fatalf("selected infeasible node %s", choice.Node)
 					}
 					in = append(in, onNode(pod, choice.Node))
@@ -51,6 +51,12 @@ func TestScheduleInvariants(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fits reports whether the pod fits the node.
+func (c *Cluster) fits(pod *corev1.Pod, name string) bool {
+	node, ok := c.nodes[name]
+	return ok && node.exists && c.newAttempt(pod, Related{}).filterWithNominated(node, node.used) == nil
 }
 
 func (c *Cluster) used() map[string]admission.Used {
@@ -75,12 +81,12 @@ func checkPreemption(t *testing.T, c *Cluster, pod *corev1.Pod, choice Result, i
 		}
 		c.RemovePod(v.UID)
 	}
-	if !c.Fits(pod, p.Node) {
+	if !c.fits(pod, p.Node) {
 		t.Fatalf("the pod does not fit without the %d victims on %s", len(p.Victims), p.Node)
 	}
 	for _, v := range p.Victims {
 		c.AddPod(v)
-		if c.Fits(pod, p.Node) {
+		if c.fits(pod, p.Node) {
 			t.Fatalf("unnecessary victim %s", v.Name)
 		}
 		c.RemovePod(v.UID)

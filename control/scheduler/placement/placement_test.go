@@ -379,6 +379,25 @@ func TestNominatedPodReservesResources(t *testing.T) {
 	}
 }
 
+// TestNominationMoves: a pod has one nominated node. A node without a Node object is known only while it has pods.
+func TestNominationMoves(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, nodeAny)
+	first, second := withPriority(t, "first", 10, cpu2, ""), withPriority(t, "second", 9, cpu1, "")
+	for _, name := range []string{"unknown", "n1", "n1", "unknown", ""} {
+		c.Nominate("first", first, name)
+		if got := c.Schedule(second, Related{}).Node == ""; got != (name == "n1") {
+			t.Errorf("nominated for %q: resources of n1 are reserved: %v", name, got)
+		}
+		if _, known := c.nodes["unknown"]; known != (name == "unknown") {
+			t.Errorf("nominated for %q: the node unknown is known: %v", name, known)
+		}
+	}
+	if len(c.nominated) != 0 {
+		t.Errorf("got nominations %v after the last was removed", c.nominated)
+	}
+}
+
 // TestNominationAfterAttempt checks the nominated node after a failed attempt of a pod that is nominated for n1.
 func TestNominationAfterAttempt(t *testing.T) {
 	t.Parallel()

@@ -223,9 +223,3 @@ func (c *candidate) highestPriorityStartTime() (at time.Time) {
 	}
 	return at
 }
-
-// Fits reports whether the pod fits the node. It is used by tests.
-func (c *Cluster) Fits(pod *corev1.Pod, name string) bool {
-	node, ok := c.nodes[name]
-	return ok && node.exists && c.newAttempt(pod, Related{}).filterWithNominated(node, node.used) == nil
-}

@@ -49,7 +49,7 @@ func TestScores(t *testing.T) {
 				c.AddPod(onNode(podOf(t, pod, "metadata: {labels: {app: web}}"), node))
 			}
 			scores := c.Scores(podOf(t, "new", row.pod), Related{Siblings: row.siblings})
-			for i, node := range c.NodeNames() {
+			for i, node := range c.names {
 				if got := scores[node][row.plugin]; got != row.want[i] {
 					t.Errorf("%s of %s: got %d, want %d", row.plugin, node, got, row.want[i])
 				}
