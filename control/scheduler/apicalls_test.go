@@ -29,7 +29,7 @@ func TestOutdatedFailureIsNotWritten(t *testing.T) {
 		Status:     corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("9")}},
 	}
 	retry := func(s *Scheduler) {
-		s.queue.requeueRejectedBy(time.Now())
+		s.queue.requeueRejectedBy("", time.Now())
 		s.queue.flush(time.Now().Add(maxBackoff))
 		s.scheduleOne()
 	}

@@ -20,6 +20,32 @@ var podFilters = []placement.Filter{
 	placement.FilterInterPodAffinity,
 }
 
+// Events of the cluster that may make pods schedulable.
+const (
+	eventAssignedPodAdd    queueEvent = "AssignedPodAdd"
+	eventAssignedPodUpdate queueEvent = "AssignedPodUpdate"
+	eventAssignedPodDelete queueEvent = "AssignedPodDelete"
+	eventNodeAdd           queueEvent = "NodeAdd"
+	eventNodeDelete        queueEvent = "NodeDelete"
+	eventNodeAllocatable   queueEvent = "NodeUpdateNodeAllocatable"
+	eventNodeLabel         queueEvent = "NodeUpdateNodeLabel"
+	eventNodeTaint         queueEvent = "NodeUpdateNodeTaint" // also for spec.unschedulable
+	eventNamespaceAdd      queueEvent = "NamespaceAdd"        // kube-scheduler does not watch namespaces for this
+	eventNamespaceUpdate   queueEvent = "NamespaceUpdate"
+	eventClaimAdd          queueEvent = "PersistentVolumeClaimAdd"
+	eventClaimUpdate       queueEvent = "PersistentVolumeClaimUpdate"
+	eventVolumeAdd         queueEvent = "PersistentVolumeAdd"
+	eventVolumeUpdate      queueEvent = "PersistentVolumeUpdate"
+)
+
+// addOrUpdate returns the event for an object that was added if the old one is nil, else updated.
+func addOrUpdate[T any](old *T, add, update queueEvent) queueEvent {
+	if old == nil {
+		return add
+	}
+	return update
+}
+
 // eventHandlers returns handlers that post to Run's goroutine. oldObj is nil for a new object.
 func eventHandlers[T any](s *Scheduler, onUpdate func(oldObj, newObj *T),
 	onDelete func(*T)) cache.ResourceEventHandlerFuncs {
@@ -64,11 +90,12 @@ func (s *Scheduler) podUpdated(old, pod *corev1.Pod) {
 			return
 		}
 		s.cluster.AddPod(pod)
-		filters := []placement.Filter{placement.FilterPodTopologySpread, placement.FilterInterPodAffinity}
-		if knownBound {
-			filters = podFilters // it may have been resized, relabeled or marked for deletion
+		if knownBound { // it may have been resized, relabeled or marked for deletion
+			s.queue.requeueRejectedBy(eventAssignedPodUpdate, now, podFilters...)
+			return
 		}
-		s.queue.requeueRejectedBy(now, filters...)
+		s.queue.requeueRejectedBy(eventAssignedPodAdd, now, placement.FilterPodTopologySpread,
+			placement.FilterInterPodAffinity)
 	case cmp.Or(pod.Spec.SchedulerName, DefaultName) != s.Name:
 	case pod.DeletionTimestamp != nil:
 		s.podDeleted(pod)
@@ -94,7 +121,7 @@ func (s *Scheduler) updateNomination(old, pod *corev1.Pod, now time.Time) {
 		s.cluster.Nominate(pod.UID, pod, newNode)
 	}
 	if oldNode != "" && oldNode != newNode {
-		s.queue.requeueRejectedBy(now, podFilters...)
+		s.queue.requeueRejectedBy(eventAssignedPodDelete, now, podFilters...)
 	}
 }
 
@@ -110,58 +137,64 @@ func (s *Scheduler) podDeleted(pod *corev1.Pod) {
 	s.queue.remove(pod.UID)
 	s.cluster.RemovePod(pod.UID)
 	if bound || pod.Status.NominatedNodeName != "" {
-		s.queue.requeueRejectedBy(time.Now(), podFilters...)
+		s.queue.requeueRejectedBy(eventAssignedPodDelete, time.Now(), podFilters...)
 	}
 }
 
 func (s *Scheduler) nodeUpdated(old, node *corev1.Node) {
+	now := time.Now()
 	if old == nil {
 		s.cluster.SetNode(node)
-		s.queue.requeueRejectedBy(time.Now())
+		s.queue.requeueRejectedBy(eventNodeAdd, now)
 		return
 	}
-	var filters []placement.Filter
+	filters := map[queueEvent][]placement.Filter{}
 	if !apiequality.Semantic.DeepEqual(old.Status.Allocatable, node.Status.Allocatable) {
-		filters = append(filters, placement.FilterNodeResourcesFit)
+		filters[eventNodeAllocatable] = []placement.Filter{placement.FilterNodeResourcesFit}
 	}
 	if !sameLabels(old.Labels, node.Labels) {
-		filters = append(filters, placement.FilterNodeAffinity, placement.FilterPodFeatures,
-			placement.FilterVolumeBinding, placement.FilterPodTopologySpread, placement.FilterInterPodAffinity)
+		filters[eventNodeLabel] = []placement.Filter{placement.FilterNodeAffinity, placement.FilterPodFeatures,
+			placement.FilterVolumeBinding, placement.FilterPodTopologySpread, placement.FilterInterPodAffinity}
 	}
 	if !apiequality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
-		filters = append(filters, placement.FilterTaintToleration, placement.FilterPodTopologySpread)
+		filters[eventNodeTaint] = []placement.Filter{placement.FilterTaintToleration, placement.FilterPodTopologySpread}
 	}
 	if old.Spec.Unschedulable != node.Spec.Unschedulable {
-		filters = append(filters, placement.FilterNodeUnschedulable)
+		filters[eventNodeTaint] = append(filters[eventNodeTaint], placement.FilterNodeUnschedulable)
 	}
 	if len(filters) > 0 || len(old.Status.Images) != len(node.Status.Images) {
 		s.cluster.SetNode(node)
 	}
-	if len(filters) > 0 {
-		s.queue.requeueRejectedBy(time.Now(), filters...)
+	for _, event := range []queueEvent{eventNodeTaint, eventNodeAllocatable, eventNodeLabel} {
+		if len(filters[event]) > 0 {
+			s.queue.requeueRejectedBy(event, now, filters[event]...)
+		}
 	}
 }
 
 func (s *Scheduler) nodeDeleted(n *corev1.Node) {
 	s.cluster.RemoveNode(n.Name)
-	s.queue.requeueRejectedBy(time.Now(), placement.FilterPodTopologySpread)
+	s.queue.requeueRejectedBy(eventNodeDelete, time.Now(), placement.FilterPodTopologySpread)
 }
 
 func (s *Scheduler) namespaceUpdated(old, ns *corev1.Namespace) {
 	if old == nil || !sameLabels(old.Labels, ns.Labels) {
 		s.cluster.SetNamespace(ns.Name, ns.Labels)
-		s.queue.requeueRejectedBy(time.Now(), placement.FilterInterPodAffinity)
+		s.queue.requeueRejectedBy(addOrUpdate(old, eventNamespaceAdd, eventNamespaceUpdate), time.Now(),
+			placement.FilterInterPodAffinity)
 	}
 }
 
 func (s *Scheduler) namespaceDeleted(ns *corev1.Namespace) { s.cluster.RemoveNamespace(ns.Name) }
 
-func (s *Scheduler) claimUpdated(_, _ *corev1.PersistentVolumeClaim) {
-	s.queue.requeueRejectedBy(time.Now(), placement.FilterVolumeBinding)
+func (s *Scheduler) claimUpdated(old, _ *corev1.PersistentVolumeClaim) {
+	s.queue.requeueRejectedBy(addOrUpdate(old, eventClaimAdd, eventClaimUpdate), time.Now(),
+		placement.FilterVolumeBinding)
 }
 
-func (s *Scheduler) volumeUpdated(_, _ *corev1.PersistentVolume) {
-	s.queue.requeueRejectedBy(time.Now(), placement.FilterVolumeBinding)
+func (s *Scheduler) volumeUpdated(old, _ *corev1.PersistentVolume) {
+	s.queue.requeueRejectedBy(addOrUpdate(old, eventVolumeAdd, eventVolumeUpdate), time.Now(),
+		placement.FilterVolumeBinding)
 }
 
 // budgets returns the disruption budgets as reported in their status.

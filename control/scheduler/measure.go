@@ -51,6 +51,9 @@ var (
 	pendingPods = component.GaugeVec("pending_pods",
 		"Number of pods without a node that no attempt is in progress for, by queue.",
 		metrics.STABLE, "queue")
+	queueIncoming = component.CounterVec("queue_incoming_pods_total",
+		"Number of pods that were added to a queue, by the event that caused it.",
+		metrics.STABLE, "queue", "event")
 	unschedulablePods = component.GaugeVec("unschedulable_pods",
 		"Number of pods without a node whose last attempt a plugin rejected.",
 		metrics.ALPHA, "plugin", "profile")
@@ -62,12 +65,20 @@ var (
 // registerMetrics registers the metrics. It is idempotent.
 var registerMetrics = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(scheduleAttempts, attemptDuration, algorithmDuration, sliDuration, podAttempts,
-		preemptionVictims, preemptionAttempts, pendingPods, unschedulablePods, cacheSize)
+		preemptionVictims, preemptionAttempts, pendingPods, queueIncoming, unschedulablePods, cacheSize)
 })
 
 // queueLabels are the values of the label queue by state.
 var queueLabels = map[queueState]string{
 	active: "active", backoff: "backoff", unschedulable: "unschedulable", gated: "gated",
+}
+
+// countIncoming counts a pod that was added to a queue. Gated pods are in the queue of unschedulable ones, as upstream.
+func countIncoming(state queueState, event queueEvent) {
+	if state == gated {
+		state = unschedulable
+	}
+	queueIncoming.WithLabelValues(queueLabels[state], string(event)).Inc()
 }
 
 // attempt is one attempt to schedule a pod.

@@ -59,14 +59,36 @@ type queue struct {
 
 	count      [queueStates]int         // pods by state
 	rejections map[placement.Filter]int // pods by the filters that rejected nodes in their last attempt
+	incoming   func(queueState, queueEvent)
 }
 
 func newQueue() *queue {
-	return &queue{entries: map[types.UID]*queuedPod{}, rejections: map[placement.Filter]int{}}
+	return &queue{
+		entries: map[types.UID]*queuedPod{}, rejections: map[placement.Filter]int{}, incoming: countIncoming,
+	}
 }
 
+// queueEvent is the cause of a change of a pod's state, with the name that kube-scheduler has for it.
+type queueEvent string
+
+// Events of the queue and of pods in it.
+const (
+	eventPodAdd               queueEvent = "UnschedulablePodAdd"
+	eventPodUpdate            queueEvent = "UnschedulablePodUpdate"
+	eventPodLabel             queueEvent = "UnschedulablePodUpdatePodLabel"
+	eventPodToleration        queueEvent = "UnschedulablePodUpdatePodToleration"
+	eventGatesEliminated      queueEvent = "UnschedulablePodUpdatePodSchedulingGatesEliminated"
+	eventAttemptFailure       queueEvent = "ScheduleAttemptFailure"
+	eventBackoffComplete      queueEvent = "BackoffComplete"
+	eventUnschedulableTimeout queueEvent = "UnschedulableTimeout"
+	eventForceActivate        queueEvent = "ForceActivate"
+)
+
 // setState changes the state of a pod.
-func (q *queue) setState(qp *queuedPod, state queueState) {
+func (q *queue) setState(qp *queuedPod, state queueState, event queueEvent) {
+	if qp.state != state && state != assumed {
+		q.incoming(state, event)
+	}
 	q.count[qp.state]--
 	q.count[state]++
 	qp.state = state
@@ -87,35 +109,48 @@ func (q *queue) setRejectedBy(qp *queuedPod, filters []placement.Filter) {
 func (q *queue) update(pod *corev1.Pod, now time.Time) (newlyGated bool) {
 	qp, known := q.entries[pod.UID]
 	if !known {
-		qp = &queuedPod{pod: pod, addedAt: now, state: unschedulable, heapIndex: -1}
+		qp = &queuedPod{pod: pod, addedAt: now, state: assumed, heapIndex: -1}
 		q.entries[pod.UID] = qp
 		q.count[qp.state]++
 	}
 	old := qp.pod
 	qp.pod = pod
 	switch {
-	case qp.state == assumed:
+	case known && qp.state == assumed:
 	case len(pod.Spec.SchedulingGates) > 0:
 		q.removeFromActive(qp)
-		q.setState(qp, gated)
+		q.setState(qp, gated, eventPodAdd)
 		return !known
 	case !known || qp.state == gated:
 		if qp.activeSince.IsZero() {
 			qp.activeSince = now
 		}
-		q.activate(qp)
+		event := eventPodAdd
+		if known {
+			event = eventGatesEliminated
+		}
+		q.activate(qp, event)
 	case qp.state == active:
 		heap.Fix(&q.active, qp.heapIndex)
-	case qp.state == unschedulable && specChanged(old, pod):
-		q.requeue(qp, now)
+	case qp.state == unschedulable:
+		if event := specChange(old, pod); event != "" {
+			q.requeue(qp, event, now)
+		}
 	}
 	return false
 }
 
-// specChanged reports whether the update may make the pod schedulable.
-func specChanged(old, pod *corev1.Pod) bool {
-	return old.Generation != pod.Generation || !sameLabels(old.Labels, pod.Labels) ||
-		len(old.Spec.Tolerations) != len(pod.Spec.Tolerations)
+// specChange returns the event for an update that may make the pod schedulable, or "".
+func specChange(old, pod *corev1.Pod) queueEvent {
+	switch {
+	case !sameLabels(old.Labels, pod.Labels):
+		return eventPodLabel
+	case len(old.Spec.Tolerations) != len(pod.Spec.Tolerations):
+		return eventPodToleration
+	case old.Generation != pod.Generation:
+		return eventPodUpdate
+	}
+	return ""
 }
 
 func sameLabels(a, b map[string]string) bool {
@@ -151,7 +186,7 @@ func (q *queue) pop(now time.Time) *queuedPod {
 	if !ok {
 		return nil
 	}
-	q.setState(qp, assumed)
+	q.setState(qp, assumed, "")
 	q.setRejectedBy(qp, nil)
 	qp.attempts++
 	qp.attempt.Add(1)
@@ -161,7 +196,7 @@ func (q *queue) pop(now time.Time) *queuedPod {
 
 // addUnschedulable moves a pod to the state unschedulable after a failed attempt.
 func (q *queue) addUnschedulable(qp *queuedPod, rejectedBy []placement.Filter, now time.Time) {
-	q.setState(qp, unschedulable)
+	q.setState(qp, unschedulable, eventAttemptFailure)
 	q.setRejectedBy(qp, rejectedBy)
 	qp.readyAt = now.Add(maxUnschedulableDuration)
 }
@@ -169,44 +204,44 @@ func (q *queue) addUnschedulable(qp *queuedPod, rejectedBy []placement.Filter, n
 // requeueAfterFailure requeues a pod after a failed binding.
 func (q *queue) requeueAfterFailure(uid types.UID, now time.Time) {
 	if qp, ok := q.entries[uid]; ok {
-		q.requeue(qp, now)
+		q.requeue(qp, eventAttemptFailure, now)
 	}
 }
 
-// requeueUnschedulable requeues a pod in state unschedulable. It ignores a pod with a newer
+// requeueUnschedulable requeues a pod in state unschedulable whose preemption failed. It ignores a pod with a newer
 // attempt.
 func (q *queue) requeueUnschedulable(uid types.UID, now time.Time) {
 	if qp, ok := q.entries[uid]; ok && qp.state == unschedulable {
-		q.requeue(qp, now)
+		q.requeue(qp, eventForceActivate, now)
 	}
 }
 
 // requeueRejectedBy requeues the unschedulable pods that one of the filters rejected. Without
 // filters it requeues all.
-func (q *queue) requeueRejectedBy(now time.Time, filters ...placement.Filter) {
+func (q *queue) requeueRejectedBy(event queueEvent, now time.Time, filters ...placement.Filter) {
 	if q.count[unschedulable] == 0 {
 		return // as in most rollouts, which would otherwise look at all waiting pods for each bound one
 	}
 	for _, qp := range q.entries {
 		if qp.state == unschedulable && (len(filters) == 0 || slices.ContainsFunc(qp.rejectedBy,
 			func(r placement.Filter) bool { return slices.Contains(filters, r) })) {
-			q.requeue(qp, now)
+			q.requeue(qp, event, now)
 		}
 	}
 }
 
 // requeue makes a pod active, after its backoff.
-func (q *queue) requeue(qp *queuedPod, now time.Time) {
+func (q *queue) requeue(qp *queuedPod, event queueEvent, now time.Time) {
 	if until := qp.lastAttempt.Add(backoffDuration(qp.attempts)); now.Before(until) {
-		q.setState(qp, backoff)
+		q.setState(qp, backoff, event)
 		qp.readyAt = until
 		return
 	}
-	q.activate(qp)
+	q.activate(qp, event)
 }
 
-func (q *queue) activate(qp *queuedPod) {
-	q.setState(qp, active)
+func (q *queue) activate(qp *queuedPod, event queueEvent) {
+	q.setState(qp, active, event)
 	if qp.heapIndex < 0 {
 		heap.Push(&q.active, qp)
 	}
@@ -229,7 +264,11 @@ func (q *queue) flush(now time.Time) (next time.Time) {
 			continue
 		}
 		if !now.Before(qp.readyAt) {
-			q.activate(qp)
+			event := eventBackoffComplete
+			if qp.state == unschedulable {
+				event = eventUnschedulableTimeout
+			}
+			q.activate(qp, event)
 			continue
 		}
 		if next.IsZero() || qp.readyAt.Before(next) {

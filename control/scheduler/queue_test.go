@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,11 +48,11 @@ func TestBackoffDoublesUpToMaximum(t *testing.T) {
 	for _, want := range []int{1, 2, 4, 8, 10, 10} {
 		e := q.pop(now)
 		q.addUnschedulable(e, []placement.Filter{placement.FilterNodeResourcesFit}, now)
-		q.requeueRejectedBy(now, placement.FilterTaintToleration)
+		q.requeueRejectedBy("", now, placement.FilterTaintToleration)
 		if e.state != unschedulable {
 			t.Fatal("a taint change requeued a pod rejected for resources")
 		}
-		q.requeueRejectedBy(now, placement.FilterNodeResourcesFit)
+		q.requeueRejectedBy("", now, placement.FilterNodeResourcesFit)
 		next := q.flush(now)
 		if got := next.Sub(now); got != time.Duration(want)*time.Second {
 			t.Fatalf("got backoff %v, want %ds", got, want)
@@ -86,7 +88,7 @@ func TestSchedulingGatesBlockPod(t *testing.T) {
 	if !q.update(gatedPod, start) || q.update(gatedPod.DeepCopy(), start) {
 		t.Fatal("a gated pod was not reported exactly once")
 	}
-	q.requeueRejectedBy(start)
+	q.requeueRejectedBy("", start)
 	if q.pop(start) != nil {
 		t.Fatal("a pod with scheduling gates was scheduled")
 	}
@@ -101,7 +103,7 @@ func TestAssumedPodIsNotRequeuedByUpdates(t *testing.T) {
 	q.update(pod("a", 0), start)
 	q.pop(start)
 	q.update(pod("a", 0), start)
-	q.requeueRejectedBy(start)
+	q.requeueRejectedBy("", start)
 	if q.pop(start) != nil {
 		t.Fatal("the assumed pod was scheduled again")
 	}
@@ -164,7 +166,7 @@ func TestQueueCountsPods(t *testing.T) {
 	check("during an attempt", [queueStates]int{assumed: 1}, 0)
 	q.addUnschedulable(qp, []placement.Filter{placement.FilterNodePorts}, now)
 	check("rejected", [queueStates]int{unschedulable: 1}, 1)
-	q.requeueRejectedBy(now, placement.FilterNodePorts)
+	q.requeueRejectedBy("", now, placement.FilterNodePorts)
 	check("in backoff", [queueStates]int{backoff: 1}, 1)
 	q.flush(now.Add(initialBackoff))
 	check("active again", [queueStates]int{active: 1}, 1)
@@ -172,4 +174,59 @@ func TestQueueCountsPods(t *testing.T) {
 	check("during the next attempt", [queueStates]int{assumed: 1}, 0)
 	q.remove("a")
 	check("removed", [queueStates]int{}, 0)
+}
+
+// TestQueueReportsIncomingPods: each addition to a queue is reported once with its event.
+func TestQueueReportsIncomingPods(t *testing.T) {
+	t.Parallel()
+	q, now := newQueue(), start
+	var got []string
+	q.incoming = func(state queueState, event queueEvent) {
+		got = append(got, fmt.Sprintf("%s %s", queueLabels[state], event))
+	}
+	check := func(when string, want ...string) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", when, got, want)
+		}
+		got = nil
+	}
+	fail := func() { q.addUnschedulable(q.pop(now), []placement.Filter{placement.FilterNodePorts}, now) }
+	gatedPod := pod("a", 0)
+	gatedPod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+	q.update(gatedPod, now)
+	q.update(gatedPod.DeepCopy(), now)
+	check("gated", "gated UnschedulablePodAdd")
+	q.update(pod("a", 0), now)
+	q.update(pod("a", 0), now)
+	check("without gates", "active UnschedulablePodUpdatePodSchedulingGatesEliminated")
+	fail()
+	check("rejected", "unschedulable ScheduleAttemptFailure")
+	q.requeueRejectedBy(eventNodeTaint, now, placement.FilterTaintToleration)
+	q.requeueRejectedBy(eventAssignedPodDelete, now, placement.FilterNodePorts)
+	q.requeueRejectedBy(eventAssignedPodDelete, now, placement.FilterNodePorts)
+	check("requeued", "backoff AssignedPodDelete")
+	now = now.Add(initialBackoff)
+	q.flush(now)
+	check("after the backoff", "active BackoffComplete")
+	fail()
+	now = now.Add(maxUnschedulableDuration)
+	q.flush(now)
+	check("after the maximum", "unschedulable ScheduleAttemptFailure", "active UnschedulableTimeout")
+	fail()
+	now = now.Add(maxBackoff)
+	q.requeueRejectedBy(eventNodeAdd, now)
+	check("requeued after the backoff", "unschedulable ScheduleAttemptFailure", "active NodeAdd")
+	fail()
+	tolerant := pod("a", 0)
+	tolerant.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	q.update(tolerant, now)
+	check("with a toleration", "unschedulable ScheduleAttemptFailure", "backoff UnschedulablePodUpdatePodToleration")
+	now = now.Add(maxBackoff)
+	q.flush(now)
+	q.pop(now)
+	q.requeueAfterFailure("a", now)
+	check("binding failed", "active BackoffComplete", "backoff ScheduleAttemptFailure")
+	q.update(pod("b", 0), now)
+	check("another pod", "active UnschedulablePodAdd")
 }

@@ -239,7 +239,7 @@ func (s *Scheduler) bindingDone(uid types.UID, err error) {
 	if _, queued := s.queue.entries[uid]; queued {
 		s.cluster.RemovePod(uid)
 		s.queue.requeueAfterFailure(uid, time.Now())
-		s.queue.requeueRejectedBy(time.Now(), podFilters...)
+		s.queue.requeueRejectedBy(eventAssignedPodDelete, time.Now(), podFilters...)
 	}
 }
 

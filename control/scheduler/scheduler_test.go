@@ -38,7 +38,7 @@ func TestQueueIsFlushedDuringBurst(t *testing.T) {
 		s.queue.update(waiting, time.Now())
 		s.queue.addUnschedulable(s.queue.pop(time.Now()), []placement.Filter{placement.FilterNodeResourcesFit},
 			time.Now())
-		s.queue.requeueRejectedBy(time.Now())
+		s.queue.requeueRejectedBy("", time.Now())
 		s.cluster.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{
 			Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("9")}}})
 		ctx, cancel := context.WithCancel(t.Context())
