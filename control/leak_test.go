@@ -3,7 +3,6 @@ package control_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
@@ -44,34 +43,11 @@ func TestServerLeavesNoGoroutines(t *testing.T) {
 // watches open, and stops it.
 func useServer(t *testing.T) {
 	t.Helper()
-	c := control.Default()
-	c.DataDir, c.Listen, c.UnsafeNoFsync = t.TempDir(), "127.0.0.1:0", true
-	c.Log = slog.New(slog.DiscardHandler)
-	server, err := control.New(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithTimeout(t.Context(), testTimeout)
-	defer stop()
-	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	runErr := make(chan error, 1)
-	go func() { runErr <- server.Run(runCtx) }() // shutDown waits for it
-	shutDown := func() {
-		cancel()
-		if err := <-runErr; err != nil {
-			t.Errorf("server returned an error: %v", err)
+	runServer(t, []string{"*"}, func(ctx context.Context, s *control.Server) {
+		if err := createAndWatch(ctx, s.Client); err != nil {
+			t.Error(err)
 		}
-	}
-	select {
-	case <-server.Ready():
-	case <-ctx.Done():
-		shutDown()
-		t.Fatal("server not ready")
-	}
-	if err := createAndWatch(ctx, server.Client); err != nil {
-		t.Error(err)
-	}
-	shutDown()
+	})
 }
 
 // createAndWatch creates a ConfigMap and waits for its watch event. It leaves ten watches open, which

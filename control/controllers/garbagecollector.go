@@ -105,9 +105,9 @@ func (g *garbageCollector) watchAll(ctx context.Context, factory metadatainforme
 	return nil
 }
 
-// sharedInformers are the resources that other controllers watch completely. The garbage collector
-// uses the same informers, because a second, metadata-only informer would need more memory in
-// total.
+// sharedInformers are the resources of which other components of the server watch complete objects. The garbage
+// collector uses the same informers, because a second, metadata-only informer would need more memory in total. A test
+// of package control compares the list with the informers of a server.
 var sharedInformers = map[schema.GroupResource]bool{
 	{Resource: "configmaps"}:             true,
 	{Resource: "endpoints"}:              true,
@@ -123,10 +123,19 @@ var sharedInformers = map[schema.GroupResource]bool{
 	{Resource: "serviceaccounts"}:        true,
 	{Resource: "services"}:               true,
 
+	{Group: "apps", Resource: "controllerrevisions"}:                       true,
+	{Group: "apps", Resource: "daemonsets"}:                                true,
+	{Group: "apps", Resource: "deployments"}:                               true,
 	{Group: "apps", Resource: "replicasets"}:                               true,
+	{Group: "apps", Resource: "statefulsets"}:                              true,
+	{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:           true,
+	{Group: "batch", Resource: "cronjobs"}:                                 true,
+	{Group: "batch", Resource: "jobs"}:                                     true,
 	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: true,
 	{Group: "coordination.k8s.io", Resource: "leases"}:                     true,
 	{Group: "discovery.k8s.io", Resource: "endpointslices"}:                true,
+	{Group: "networking.k8s.io", Resource: "ingressclasses"}:               true,
+	{Group: "networking.k8s.io", Resource: "networkpolicies"}:              true,
 	{Group: "node.k8s.io", Resource: "runtimeclasses"}:                     true,
 	{Group: "policy", Resource: "poddisruptionbudgets"}:                    true,
 	{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}:  true,
