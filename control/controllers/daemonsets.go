@@ -3,10 +3,12 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
@@ -35,7 +37,10 @@ func newDaemonSetController(c Config) ([]*controller, error) {
 			newObjectType[*corev1.Pod](pods, c.Client.CoreV1().Pods),
 			newRevisionType(c),
 		},
-		related:  []related{{nodes, func(any) []string { return sets.GetIndexer().ListKeys() }}},
+		related: []related{{
+			informer: nodes, keys: func(any) []string { return sets.GetIndexer().ListKeys() },
+			updateKeys: func(before, after any) []string { return setsOfNodeUpdate(sets, before, after) },
+		}},
 		selector: func(set *appsv1.DaemonSet) *metav1.LabelSelector { return set.Spec.Selector },
 		decide: func(set *appsv1.DaemonSet, now time.Time,
 			failed *workloads.WriteError) workloads.Decision[appsv1.DaemonSetStatus] {
@@ -58,6 +63,24 @@ func newDaemonSetController(c Config) ([]*controller, error) {
 		measure: func(s syncReport[*appsv1.DaemonSet, appsv1.DaemonSetStatus]) { countStale(daemonSetSkips, s.stale) },
 	})
 	return []*controller{ctrl}, err
+}
+
+// setsOfNodeUpdate returns the keys of the sets for which an update of a node changes whether it runs their pods. Most
+// updates are heartbeats and other changes of the status, which change it for none.
+func setsOfNodeUpdate(sets cache.SharedIndexInformer, before, after any) (keys []string) {
+	old, ok := before.(*corev1.Node)
+	node, nodeOK := after.(*corev1.Node)
+	if !ok || !nodeOK || maps.Equal(old.Labels, node.Labels) &&
+		apiequality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
+		return nil
+	}
+	for _, set := range all[*appsv1.DaemonSet](sets) {
+		run, stay := daemonset.ShouldRun(set, old)
+		if nowRun, nowStay := daemonset.ShouldRun(set, node); nowRun != run || nowStay != stay {
+			keys = append(keys, objectKey(set)...)
+		}
+	}
+	return keys
 }
 
 // all returns all objects of an informer.

@@ -69,6 +69,8 @@ func (s *syncReport[O, S]) has(verb workloads.Verb) bool {
 type related struct {
 	informer cache.SharedIndexInformer
 	keys     func(obj any) []string
+	// updateKeys, if set, returns the keys for an update. Nil: those of the old and of the new object.
+	updateKeys func(before, after any) []string
 }
 
 // reconciler executes the decisions of one kind.
@@ -103,7 +105,7 @@ func newReconciler[O workloads.Object, S any](c Config, w workload[O, S]) (*cont
 		ctrl.waitFor(other.informer)
 	}
 	for _, other := range w.related {
-		if err := ctrl.addEventHandler(other.informer, relatedHandler(ctrl, other.keys)); err != nil {
+		if err := ctrl.addEventHandler(other.informer, relatedHandler(ctrl, other)); err != nil {
 			return nil, err
 		}
 	}
@@ -160,19 +162,28 @@ func (r *reconciler[O, S]) delayOf(key string) time.Duration {
 	return r.childDelay(obj)
 }
 
-// relatedHandler queues the keys of the old and of the new object.
-func relatedHandler(ctrl *controller, keys func(obj any) []string) cache.ResourceEventHandlerFuncs {
+// relatedHandler queues the keys for the changes of a related informer.
+func relatedHandler(ctrl *controller, of related) cache.ResourceEventHandlerFuncs {
 	enqueue := func(obj any) {
 		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = tombstone.Obj
 		}
-		for _, key := range keys(obj) {
+		for _, key := range of.keys(obj) {
 			ctrl.queue.Add(key)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    enqueue,
-		UpdateFunc: func(before, after any) { enqueue(before); enqueue(after) },
+		AddFunc: enqueue,
+		UpdateFunc: func(before, after any) {
+			if of.updateKeys == nil {
+				enqueue(before)
+				enqueue(after)
+				return
+			}
+			for _, key := range of.updateKeys(before, after) {
+				ctrl.queue.Add(key)
+			}
+		},
 		DeleteFunc: enqueue,
 	}
 }

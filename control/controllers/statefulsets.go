@@ -33,7 +33,7 @@ func newStatefulSetController(c Config) ([]*controller, error) {
 		written: []*objectType{
 			newObjectType[*corev1.PersistentVolumeClaim](claims, c.Client.CoreV1().PersistentVolumeClaims),
 		},
-		related: []related{{claims, func(obj any) []string { return setsOfClaim(sets, obj) }}},
+		related: []related{{informer: claims, keys: func(obj any) []string { return setsOfClaim(sets, obj) }}},
 		selector: func(set *appsv1.StatefulSet) *metav1.LabelSelector {
 			return set.Spec.Selector
 		},
