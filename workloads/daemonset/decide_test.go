@@ -338,3 +338,55 @@ func TestCollisionOfRevisionNames(t *testing.T) {
 		t.Errorf("collisions %v", n)
 	}
 }
+
+// TestRevisionWithOtherDataOfSameTemplate: a revision that means the template, but is not written as this server writes
+// it, is a duplicate if pods have it. They are kept.
+func TestRevisionWithOtherDataOfSameTemplate(t *testing.T) {
+	t.Parallel()
+	for name, live := range map[string]bool{"of a pod": true, "of no pod": false} {
+		w := newWorld(t, fixedRand(), 1, nil)
+		w.run()
+		exact := workloadstest.List[*appsv1.ControllerRevision](w.s)[0]
+		other := exact.DeepCopy()
+		other.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: "other", OwnerReferences: exact.OwnerReferences,
+			Labels: map[string]string{"app": setName, appsv1.DefaultDaemonSetUniqueLabelKey: "other"}}
+		other.Revision, other.Data.Raw = 0, append([]byte(" "), exact.Data.Raw...)
+		w.create(other)
+		pod := workloadstest.List[*corev1.Pod](w.s)[0]
+		if live {
+			w.editPod(pod.Name, func(p *corev1.Pod) {
+				p.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = "other"
+			})
+		}
+		w.run()
+		after := workloadstest.List[*corev1.Pod](w.s)
+		if len(after) != 1 || after[0].UID != pod.UID ||
+			after[0].Labels[appsv1.DefaultDaemonSetUniqueLabelKey] != exact.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] {
+			t.Errorf("%s: the pod was replaced or has another hash than that of the exact revision", name)
+		}
+		if n := len(workloadstest.List[*appsv1.ControllerRevision](w.s)); n == 1 != live {
+			t.Errorf("%s: got %d revisions", name, n)
+		}
+	}
+}
+
+// TestOldRevisionsAreNotDecoded: the memory that a decision needs does not grow with the data of old revisions.
+func TestOldRevisionsAreNotDecoded(t *testing.T) {
+	w := newWorld(t, fixedRand(), 1, nil)
+	for i := range 10 {
+		w.setImage("image" + strconv.Itoa(i))
+		w.run()
+	}
+	in := Input{Now: w.s.Now, Set: w.set(), Nodes: workloadstest.List[*corev1.Node](w.s),
+		Pods:      workloadstest.List[*corev1.Pod](w.s),
+		Revisions: workloadstest.List[*appsv1.ControllerRevision](w.s)}
+	allocations := func(revisions []*appsv1.ControllerRevision) float64 {
+		in.Revisions = revisions
+		return testing.AllocsPerRun(20, func() { Decide(in) })
+	}
+	slices.SortFunc(in.Revisions, func(a, b *appsv1.ControllerRevision) int { return int(b.Revision - a.Revision) })
+	all := in.Revisions
+	if one, many := allocations(all[:1]), allocations(all); many > one+5*float64(len(all)) {
+		t.Errorf("%v allocations with %d revisions, %v with one", many, len(all), one)
+	}
+}

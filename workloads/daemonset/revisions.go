@@ -25,8 +25,13 @@ func (d *decision) chooseRevision(revisions []*appsv1.ControllerRevision, pods [
 		return nil, false, err
 	}
 	var current []*appsv1.ControllerRevision
+	// If a revision has exactly the data, the meaning of other data matters only if pods have that revision: without it
+	// they would be replaced. Old revisions of a finished rollout are not decoded at each sync.
+	same := func(r *appsv1.ControllerRevision) bool { return bytes.Equal(r.Data.Raw, data) }
+	exact, live := slices.ContainsFunc(revisions, same), liveHashes(pods)
 	for _, r := range revisions {
-		if workloads.EqualRevision(r, data, &d.Set.Spec.Template, podspec.SetTemplateDefaults) {
+		if same(r) || (!exact || live[revisionHash(r)]) &&
+			workloads.EqualRevision(r, data, &d.Set.Spec.Template, podspec.SetTemplateDefaults) {
 			current = append(current, r)
 		} else {
 			old = append(old, r)
@@ -54,13 +59,28 @@ func revisionHash(r *appsv1.ControllerRevision) string {
 	return cmp.Or(r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey], r.Name)
 }
 
-// relabel gives the pods of a duplicate revision the hash of the kept one.
+// liveHashes returns the revision hashes of pods.
+func liveHashes(pods []*corev1.Pod) map[string]bool {
+	out := map[string]bool{}
+	for _, pod := range pods {
+		out[pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] = true
+	}
+	return out
+}
+
+// relabel gives the pods of a duplicate revision the hash of the kept one. The rest of the decision sees it, so that it
+// does not replace them.
 func (d *decision) relabel(pods []*corev1.Pod, hash string) {
 	for _, pod := range pods {
 		if pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == hash && hash != d.hash {
 			changed := pod.DeepCopy()
 			changed.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = d.hash
 			d.writes = append(d.writes, workloads.Write{Verb: workloads.Patch, Base: pod, Object: changed})
+			for _, p := range d.places {
+				if i := slices.Index(p.pods, pod); i >= 0 {
+					p.pods[i] = changed
+				}
+			}
 		}
 	}
 }
@@ -91,12 +111,8 @@ func (d *decision) truncate(old []*appsv1.ControllerRevision, pods []*corev1.Pod
 	if d.Set.Spec.RevisionHistoryLimit == nil {
 		return
 	}
-	live := func(r *appsv1.ControllerRevision) bool {
-		hash := revisionHash(r)
-		return slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
-			return p.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == hash
-		})
-	}
+	hashes := liveHashes(pods)
+	live := func(r *appsv1.ControllerRevision) bool { return hashes[revisionHash(r)] }
 	kept := 0
 	for _, r := range old {
 		if live(r) {
