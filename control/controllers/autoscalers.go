@@ -45,6 +45,7 @@ type Autoscaling struct {
 type autoscalers struct {
 	Config
 	objects, pods cache.SharedIndexInformer
+	gauges        *objectGauges[*autoscalingv2.HorizontalPodAutoscaler]
 
 	mu        sync.Mutex
 	memory    map[string]autoscaling.Memory // by key
@@ -57,6 +58,7 @@ func newAutoscalerController(c Config) ([]*controller, error) {
 		pods: c.Informers.Core().V1().Pods().Informer(), memory: map[string]autoscaling.Memory{},
 		selectors: map[string]labels.Selector{},
 	}
+	a.gauges = newAutoscalerGauges(a.objects)
 	ctrl := c.newController(a.sync)
 	autoscalerCount.Set(0) // an earlier run of the controller may have counted
 	ctrl.workers = autoscalerWorkers
@@ -84,13 +86,13 @@ func newAutoscalerController(c Config) ([]*controller, error) {
 				obj = tombstone.Obj
 			}
 			autoscalerCount.Dec()
-			if hpa, ok := obj.(*autoscalingv2.HorizontalPodAutoscaler); ok {
-				autoscalerDesired.DeleteLabelValues(hpa.Namespace, hpa.Name)
-			}
 			enqueue(obj)
 		},
 	})
-	return []*controller{ctrl}, err
+	if err != nil {
+		return nil, err
+	}
+	return []*controller{ctrl}, ctrl.addEventHandler(a.objects, a.gauges.handler())
 }
 
 func (a *autoscalers) sync(ctx context.Context, key string) (time.Duration, error) {
@@ -129,7 +131,7 @@ func (a *autoscalers) sync(ctx context.Context, key string) (time.Duration, erro
 	}
 	err = a.writeStatus(ctx, hpa, d.Status)
 	_, specError := schema.ParseGroupVersion(hpa.Spec.ScaleTargetRef.APIVersion)
-	measureAutoscaler(hpa, &in, &d, specError != nil, err, evaluation, time.Since(start))
+	a.measure(hpa, &in, &d, specError != nil, err, evaluation, time.Since(start))
 	return autoscalerPeriod, err
 }
 

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -18,6 +19,11 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 )
+
+func TestMain(m *testing.M) {
+	registerMetrics() // before tests use them in parallel
+	os.Exit(m.Run())
+}
 
 // startControllers runs controllers against a fake client until the test ends. It must be called in
 // a synctest bubble.

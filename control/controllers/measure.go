@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -8,8 +9,10 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 
@@ -33,10 +36,10 @@ var (
 		metrics.ALPHA, metrics.ExponentialBuckets(0.25, 2, 6))
 	statefulSetMaxUnavailable = statefulSetSubsystem.GaugeVec("statefulset_max_unavailable",
 		"Number of pods of a StatefulSet that a rolling update may make unavailable.",
-		metrics.ALPHA, "statefulset_namespace", "statefulset_name", "pod_management_policy")
+		metrics.BETA, "statefulset_namespace", "statefulset_name", "pod_management_policy")
 	statefulSetUnavailable = statefulSetSubsystem.GaugeVec("statefulset_unavailable_replicas",
 		"Number of replicas of a StatefulSet that are missing or not available.",
-		metrics.ALPHA, "statefulset_namespace", "statefulset_name", "pod_management_policy")
+		metrics.BETA, "statefulset_namespace", "statefulset_name", "pod_management_policy")
 	cronJobCreationSkew = cronJobSubsystem.Histogram("job_creation_skew_duration_seconds",
 		"Time from the scheduled time of a CronJob to the creation of its Job.",
 		metrics.STABLE, metrics.ExponentialBuckets(1, 2, 10))
@@ -110,22 +113,93 @@ func ageRatio(age, youngest time.Duration) (float64, bool) {
 	return float64(age.Milliseconds() / youngest.Milliseconds()), true
 }
 
+// objectGauges are gauges with a value for each object of an informer. A sync that ends after the deletion of its object
+// does not set them. objectGauges are safe for concurrent use.
+type objectGauges[O metav1.Object] struct {
+	informer cache.SharedIndexInformer
+	labels   func(O) []string
+	gauges   []*metrics.GaugeVec
+
+	mu sync.Mutex // a deletion is handled before or after a call of set
+}
+
+// stored returns the object of the same name in the informer.
+func (g *objectGauges[O]) stored(obj O) (stored O, found bool) {
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return stored, false
+	}
+	o, _, err := g.informer.GetIndexer().GetByKey(key)
+	if err != nil {
+		return stored, false
+	}
+	stored, found = o.(O)
+	return stored, found
+}
+
+// set sets the gauges of an object, in their order, if the informer still has it. The informer calls forget after it
+// has removed an object.
+func (g *objectGauges[O]) set(obj O, values ...float64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if stored, found := g.stored(obj); !found || stored.GetUID() != obj.GetUID() {
+		return
+	}
+	for i, value := range values {
+		g.gauges[i].WithLabelValues(g.labels(obj)...).Set(value)
+	}
+}
+
+// forget removes the gauges of a deleted object, unless a new one has the same labels.
+func (g *objectGauges[O]) forget(obj O) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if stored, found := g.stored(obj); found && slices.Equal(g.labels(stored), g.labels(obj)) {
+		return
+	}
+	for _, gauge := range g.gauges {
+		gauge.DeleteLabelValues(g.labels(obj)...)
+	}
+}
+
+// handler calls forget for deleted and replaced objects.
+func (g *objectGauges[O]) handler() cache.ResourceEventHandlerFuncs {
+	return cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			old, ok := before.(O)
+			if obj, okAfter := after.(O); ok && okAfter && old.GetUID() != obj.GetUID() {
+				g.forget(old)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			if o, ok := obj.(O); ok {
+				g.forget(o)
+			}
+		},
+	}
+}
+
+// newStatefulSetGauges returns the gauges that measureStatefulSet sets.
+func newStatefulSetGauges(sets cache.SharedIndexInformer) *objectGauges[*appsv1.StatefulSet] {
+	return &objectGauges[*appsv1.StatefulSet]{
+		informer: sets, gauges: []*metrics.GaugeVec{statefulSetMaxUnavailable, statefulSetUnavailable},
+		labels: func(set *appsv1.StatefulSet) []string {
+			return []string{set.Namespace, set.Name, string(set.Spec.PodManagementPolicy)}
+		},
+	}
+}
+
 // measureStatefulSet sets the gauges of a StatefulSet after a sync.
-func measureStatefulSet(set *appsv1.StatefulSet, status *appsv1.StatefulSetStatus, maxUnavailable int) {
-	labels := []string{set.Namespace, set.Name, string(set.Spec.PodManagementPolicy)}
-	statefulSetMaxUnavailable.WithLabelValues(labels...).Set(float64(maxUnavailable))
+func measureStatefulSet(gauges *objectGauges[*appsv1.StatefulSet], set *appsv1.StatefulSet,
+	status *appsv1.StatefulSetStatus, maxUnavailable int) {
 	replicas := int32(1)
 	if set.Spec.Replicas != nil {
 		replicas = *set.Spec.Replicas
 	}
-	statefulSetUnavailable.WithLabelValues(labels...).Set(float64(max(0, replicas-status.AvailableReplicas)))
-}
-
-// forgetStatefulSet removes the gauges of a deleted StatefulSet.
-func forgetStatefulSet(set *appsv1.StatefulSet) {
-	labels := []string{set.Namespace, set.Name, string(set.Spec.PodManagementPolicy)}
-	statefulSetMaxUnavailable.DeleteLabelValues(labels...)
-	statefulSetUnavailable.DeleteLabelValues(labels...)
+	gauges.set(set, float64(maxUnavailable), float64(max(0, replicas-status.AvailableReplicas)))
 }
 
 // measureCronJob observes the delay of the Jobs that a sync of a CronJob created.

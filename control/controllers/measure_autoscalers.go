@@ -4,6 +4,7 @@ import (
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics"
 
 	"berth/control/metrics/subsystem"
@@ -48,9 +49,19 @@ func scaleAction(from, to int32) string {
 	return "none"
 }
 
-// measureAutoscaler counts a sync. evaluation is how long it took to read the usage and decide, and total the sync.
-func measureAutoscaler(hpa *autoscalingv2.HorizontalPodAutoscaler, in *autoscaling.Input, d *autoscaling.Decision,
-	specError bool, err error, evaluation, total time.Duration) {
+// newAutoscalerGauges returns the gauge that measure sets.
+func newAutoscalerGauges(objects cache.SharedIndexInformer) *objectGauges[*autoscalingv2.HorizontalPodAutoscaler] {
+	return &objectGauges[*autoscalingv2.HorizontalPodAutoscaler]{
+		informer: objects, gauges: []*metrics.GaugeVec{autoscalerDesired},
+		labels: func(hpa *autoscalingv2.HorizontalPodAutoscaler) []string {
+			return []string{hpa.Namespace, hpa.Name}
+		},
+	}
+}
+
+// measure counts a sync. evaluation is how long it took to read the usage and decide, and total the sync.
+func (a *autoscalers) measure(hpa *autoscalingv2.HorizontalPodAutoscaler, in *autoscaling.Input,
+	d *autoscaling.Decision, specError bool, err error, evaluation, total time.Duration) {
 	for _, m := range d.Metrics {
 		action, failed := scaleAction(hpa.Status.CurrentReplicas, m.Replicas), "none"
 		if m.Failed {
@@ -72,6 +83,6 @@ func measureAutoscaler(hpa *autoscalingv2.HorizontalPodAutoscaler, in *autoscali
 	autoscalerReconciliations.WithLabelValues(action, failed).Inc()
 	autoscalerReconciliationDuration.WithLabelValues(action, failed).Observe(total.Seconds())
 	if d.Err == nil {
-		autoscalerDesired.WithLabelValues(hpa.Namespace, hpa.Name).Set(float64(d.Status.DesiredReplicas))
+		a.gauges.set(hpa, float64(d.Status.DesiredReplicas))
 	}
 }

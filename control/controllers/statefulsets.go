@@ -23,6 +23,7 @@ func newStatefulSetController(c Config) ([]*controller, error) {
 	pods := c.Informers.Core().V1().Pods().Informer()
 	revisions := c.Informers.Apps().V1().ControllerRevisions().Informer()
 	claims := c.Informers.Core().V1().PersistentVolumeClaims().Informer()
+	gauges := newStatefulSetGauges(sets)
 	ctrl, err := newReconciler(c, workload[*appsv1.StatefulSet, appsv1.StatefulSetStatus]{
 		kind:    statefulset.Kind.GroupVersionKind(),
 		objects: newObjectType[*appsv1.StatefulSet](sets, c.Client.AppsV1().StatefulSets),
@@ -57,22 +58,13 @@ func newStatefulSetController(c Config) ([]*controller, error) {
 			if s.status != nil {
 				status = s.status
 			}
-			measureStatefulSet(s.object, status, statefulset.MaxUnavailable(s.object))
+			measureStatefulSet(gauges, s.object, status, statefulset.MaxUnavailable(s.object))
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return []*controller{ctrl}, ctrl.addEventHandler(sets, cache.ResourceEventHandlerFuncs{
-		DeleteFunc: func(obj any) {
-			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
-			if set, ok := obj.(*appsv1.StatefulSet); ok {
-				forgetStatefulSet(set)
-			}
-		},
-	})
+	return []*controller{ctrl}, ctrl.addEventHandler(sets, gauges.handler())
 }
 
 // claimsOf returns the claims whose names begin as those of the claim templates of the set.
