@@ -3,6 +3,7 @@ package systemd
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -61,12 +62,18 @@ func (s *Sockets) Files() []*os.File {
 }
 
 // Keep replaces the sockets by duplicates of the given ones, also at the service manager. No files end
-// the keeping.
+// the keeping. If the sockets are the same, the service manager has them at all times, also if the process
+// is killed during the call.
 func (s *Sockets) Keep(files []*os.File) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next, err := duplicate(files)
 	if err != nil {
+		return err
+	}
+	same, err := sameSockets(s.files, next)
+	if err != nil {
+		closeAll(next)
 		return err
 	}
 	if len(next)+len(s.files) == 0 {
@@ -75,7 +82,32 @@ func (s *Sockets) Keep(files []*os.File) error {
 	closeAll(s.files)
 	s.files = next
 	manager := Notifier{os.Getenv("NOTIFY_SOCKET")}
+	if same { // stored again, because an earlier process may have been killed before it stored them
+		return manager.StoreFiles(s.name, next...)
+	}
 	return errors.Join(manager.RemoveFiles(s.name), manager.StoreFiles(s.name, next...))
+}
+
+// sameSockets reports whether two lists have the same sockets.
+func sameSockets(a, b []*os.File) (bool, error) {
+	inodes := func(files []*os.File) (map[uint64]bool, error) {
+		out := map[uint64]bool{}
+		for _, f := range files {
+			err := control(f, func(fd int) error {
+				var st unix.Stat_t
+				err := unix.Fstat(fd, &st)
+				out[st.Ino] = true
+				return err
+			})
+			if err != nil {
+				return nil, fmt.Errorf("compare sockets: %w", err)
+			}
+		}
+		return out, nil
+	}
+	first, err := inodes(a)
+	second, err2 := inodes(b)
+	return maps.Equal(first, second), errors.Join(err, err2)
 }
 
 // PassOn prepares the sockets for a program that replaces this one in the same process.

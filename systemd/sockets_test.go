@@ -43,6 +43,16 @@ func TestSocketsAreStored(t *testing.T) {
 	}
 	expect("FDSTOREREMOVE=1\nFDNAME=berth-dns", 0)
 	expect("FDSTORE=1\nFDNAME=berth-dns", 1)
+	if err := s.Keep([]*os.File{f}); err != nil { // the same socket is never removed
+		t.Fatal(err)
+	}
+	expect("FDSTORE=1\nFDNAME=berth-dns", 1)
+	_, other := udpSocket(t)
+	if err := s.Keep([]*os.File{other}); err != nil {
+		t.Fatal(err)
+	}
+	expect("FDSTOREREMOVE=1\nFDNAME=berth-dns", 0)
+	expect("FDSTORE=1\nFDNAME=berth-dns", 1)
 	if err := s.Keep(nil); err != nil {
 		t.Fatal(err)
 	}
