@@ -35,6 +35,7 @@ type AgentOptions struct {
 	ExtraArgs     []string
 	Env           []string // added to the environment of the process
 	Detached      bool     // the agent outlives this process
+	KeepSockets   bool     // sockets of the agent survive it, as with FileDescriptorStoreMax= of systemd
 }
 
 // Agent is a running or stopped berth on a host.
@@ -49,10 +50,11 @@ type Agent struct {
 	Binary      string
 	Args        []string // arguments of the program
 
-	env  []string
-	logf string
-	mu   sync.Mutex
-	proc *childProcess
+	env   []string
+	logf  string
+	mu    sync.Mutex
+	proc  *childProcess
+	store *fdStore // nil: sockets do not survive the agent
 }
 
 // StartAgent writes the agent's configuration and starts it. It does not wait: see WaitReady and
@@ -90,6 +92,12 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	}
 	if err := a.writeConfig(o); err != nil {
 		return nil, err
+	}
+	if o.KeepSockets {
+		var err error
+		if a.store, err = openFDStore(short + ".notify"); err != nil {
+			return nil, err
+		}
 	}
 	a.Args = append([]string{
 		"run", "--config", a.ConfigFile, "--root-dir", a.RootDir, "--state-dir", a.StateDir, "--socket", a.Socket,
@@ -167,10 +175,18 @@ func (a *Agent) Start(context.Context) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command("/bin/sh", append([]string{"-c", join + `exec "$@"`, "sh", a.Binary}, a.Args...)...)
+	script := join + `exec "$@"`
 	a.mu.Lock()
-	cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="), a.env...)
+	env := append(append(os.Environ(), "NOTIFY_SOCKET="), a.env...)
 	a.mu.Unlock()
+	var inherited []*os.File
+	if a.store != nil {
+		var more []string
+		inherited, more = a.store.pass()
+		env, script = append(env, more...), join+`export LISTEN_PID=$$; exec "$@"`
+	}
+	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh", a.Binary}, a.Args...)...)
+	cmd.Env, cmd.ExtraFiles = env, inherited
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	proc, err := startChild(cmd)

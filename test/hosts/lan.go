@@ -143,18 +143,22 @@ func (l *LAN) RunOutside(f func() error) error { return inNetNS(lanName(l.n), f)
 // RunInNetwork calls f in the network namespace of a host on a LAN.
 func (h *Host) RunInNetwork(f func() error) error { return inNetNS(h.slot.netns(), f) }
 
-func inNetNS(name string, f func() error) error {
+func inNetNS(name string, f func() error) error { return RunInNetNS(filepath.Join(netnsDir, name), f) }
+
+// RunInNetNS calls f in a network namespace, which is a file such as /proc/PID/ns/net. Sockets that f opens stay
+// there.
+func RunInNetNS(file string, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		fd, err := os.Open(filepath.Join(netnsDir, name))
+		fd, err := os.Open(file)
 		if err != nil {
 			result <- err
 			return
 		}
 		defer fd.Close()
 		if err := unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET); err != nil {
-			result <- fmt.Errorf("enter %s: %w", name, err)
+			result <- fmt.Errorf("enter %s: %w", file, err)
 			return
 		}
 		result <- f()

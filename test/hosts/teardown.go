@@ -24,6 +24,10 @@ func (h *Host) Stop() error {
 	var errs error
 	for _, a := range agents {
 		errs = errors.Join(errs, a.Kill9())
+		if a.store != nil {
+			errs = errors.Join(errs, a.store.close())
+			a.store = nil
+		}
 	}
 	errs = errors.Join(errs, h.Kill())
 	if h.conn != nil {

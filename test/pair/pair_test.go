@@ -96,6 +96,7 @@ type pairOptions struct {
 	Handlers       []string      // of the runtime, in addition to the defaults
 	Version        hosts.Version // of containerd; default: the newer one
 	LAN            *hosts.LAN    // network that the host is connected to
+	KeepSockets    bool          // see hosts.AgentOptions
 	UseServerProxy bool          // the connection to the server can be interrupted: see Pair.wire
 }
 
@@ -138,8 +139,8 @@ func (p *Pair) startHost(o pairOptions, join ...string) {
 	p.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
 		Binary: cmp.Or(o.Binary, built.berth), Host: p.Host, NodeName: p.Node, Config: config,
 		BerthConfig: o.BerthConfig,
-		Nodefs:      o.Nodefs,
-		ExtraArgs:   append(join, o.Args...),
+		Nodefs:      o.Nodefs, KeepSockets: o.KeepSockets,
+		ExtraArgs: append(join, o.Args...),
 		Env: append([]string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 			o.Env...),
 	})
