@@ -66,9 +66,10 @@ type Timing struct {
 	Settle time.Duration
 }
 
-// Default returns the timing of the agent: an address moves within 2.5 s of the death of a node.
+// Default returns the timing of the agent: five beats are missed before a node counts as gone. With the
+// probes of package announce, an address moves within 2.5 s of the death of a node.
 func Default() Timing {
-	return Timing{Interval: 400 * time.Millisecond, Timeout: 1800 * time.Millisecond, Settle: 600 * time.Millisecond}
+	return Timing{Interval: 400 * time.Millisecond, Timeout: 2 * time.Second, Settle: 600 * time.Millisecond}
 }
 
 // Election is the state of one node on one network segment. It is not safe for concurrent use.
@@ -82,6 +83,7 @@ type Election struct {
 	own      map[netip.Addr]*own
 	peers    map[string]*peer // by key of Receive
 	changed  bool             // the claims differ from those of the last beat
+	ran      time.Time        // of the last decision
 }
 
 // own is the state of an address that this node can serve.
@@ -168,6 +170,7 @@ func (e *Election) Receive(now time.Time, key string, b Beat) (both []netip.Addr
 // decision if no beat arrives earlier.
 func (e *Election) Decide(now time.Time) (announce []netip.Addr, next time.Time) {
 	next = now.Add(e.timing.Interval)
+	e.excuse(now)
 	for key, p := range e.peers {
 		gone := p.heard.Add(e.timing.Timeout)
 		if !now.Before(gone) {
@@ -186,6 +189,20 @@ func (e *Election) Decide(now time.Time) (announce []netip.Addr, next time.Time)
 	}
 	slices.SortFunc(announce, netip.Addr.Compare)
 	return announce, next
+}
+
+// excuse does not count the time in which this node did not run against its peers: their beats may wait in
+// its sockets. A node decides at each interval unless it has no CPU time or is suspended.
+func (e *Election) excuse(now time.Time) {
+	stalled := now.Sub(e.ran) - e.timing.Interval
+	if !e.ran.IsZero() && stalled > e.timing.Interval/2 {
+		for _, p := range e.peers {
+			if p.heard = p.heard.Add(stalled); p.heard.After(now) {
+				p.heard = now
+			}
+		}
+	}
+	e.ran = now
 }
 
 // decide updates the phase of an address. An announcer stays until it hears another one that ranks
@@ -272,6 +289,26 @@ func (e *Election) Announcer(a netip.Addr) string {
 		}
 	}
 	return name
+}
+
+// HeldByPeer reports whether another node announces an address.
+func (e *Election) HeldByPeer(a netip.Addr) bool {
+	for _, p := range e.peers {
+		if p.claims[a].Phase == Announcing {
+			return true
+		}
+	}
+	return false
+}
+
+// HostClaims reports whether a node with a key that starts with host can serve an address.
+func (e *Election) HostClaims(host string, a netip.Addr) bool {
+	for key, p := range e.peers {
+		if _, claims := p.claims[a]; claims && strings.HasPrefix(key, host) {
+			return true
+		}
+	}
+	return false
 }
 
 // Peers returns the number of other nodes that are heard.

@@ -32,6 +32,14 @@ type node struct {
 	stored   map[netip.Addr]uint32 // survives the process
 	beatAt   time.Time
 	decideAt time.Time
+	until    time.Time // no CPU time before; what the node receives meanwhile waits
+	waiting  []received
+}
+
+// received is a beat in the socket of a node.
+type received struct {
+	key  string
+	beat Beat
 }
 
 const step = 50 * time.Millisecond
@@ -51,7 +59,7 @@ func (w *world) start(i int) {
 	w.starts++
 	n.election = New(n.name, w.starts, maps.Clone(n.stored), w.timing, w.now)
 	n.election.SetLevels(w.now, n.levels)
-	n.announce, n.beatAt, n.decideAt = nil, w.now, w.now
+	n.announce, n.beatAt, n.decideAt, n.until, n.waiting = nil, w.now, w.now, time.Time{}, nil
 }
 
 func (w *world) stop(i int, leaving bool) {
@@ -67,7 +75,10 @@ func (w *world) send(i int, leaving bool) {
 	b := n.election.Beat(w.now, leaving)
 	for j, peer := range w.nodes {
 		lost := w.loss && w.rng.IntN(10) == 0
-		if j != i && peer.election != nil && w.group[i] == w.group[j] && !lost {
+		switch heard := j != i && peer.election != nil && w.group[i] == w.group[j] && !lost; {
+		case heard && w.now.Before(peer.until):
+			peer.waiting = append(peer.waiting, received{n.name, b})
+		case heard:
 			peer.election.Receive(w.now, n.name, b)
 			peer.decideAt = w.now
 		}
@@ -79,13 +90,18 @@ func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(step) {
 		for _, i := range w.rng.Perm(len(w.nodes)) {
 			n := w.nodes[i]
-			if n.election == nil {
+			if n.election == nil || w.now.Before(n.until) {
 				continue
 			}
 			if !w.now.Before(n.decideAt) {
 				n.announce, n.decideAt = n.election.Decide(w.now)
 				n.stored = n.election.Terms()
 			}
+			for _, r := range n.waiting { // at worst after the decision
+				n.election.Receive(w.now, r.key, r.beat)
+				n.decideAt = w.now
+			}
+			n.waiting = nil
 			if n.election.Changed() || !w.now.Before(n.beatAt) {
 				n.beatAt = w.now.Add(w.timing.Interval)
 				w.send(i, false)
@@ -165,6 +181,9 @@ func TestModel(t *testing.T) {
 				w.run(time.Duration(w.rng.IntN(40)) * step)
 			}
 			w.loss = false
+			for i := range w.nodes {
+				w.stall(i, 0)
+			}
 			w.run(w.settled())
 			for g := range w.nodes {
 				for a := range 4 {
@@ -181,7 +200,9 @@ func TestModel(t *testing.T) {
 
 func (w *world) change() {
 	i := w.rng.IntN(len(w.nodes))
-	switch w.rng.IntN(6) {
+	switch w.rng.IntN(7) {
+	case 6:
+		w.stall(i, time.Duration(w.rng.IntN(80))*step)
 	case 0:
 		w.stop(i, w.rng.IntN(2) == 0)
 	case 1, 2:
@@ -269,6 +290,43 @@ func TestFailover(t *testing.T) {
 			for len(w.announcers(0, address(1))) == 0 {
 				if w.run(step); w.now.Sub(began) > c.want {
 					t.Fatalf("%s, seed %d: no announcer after %s", name, seed, w.now.Sub(began))
+				}
+			}
+		}
+	}
+}
+
+// stall takes the CPU time from a node.
+func (w *world) stall(i int, d time.Duration) { w.nodes[i].until = w.now.Add(d) }
+
+// TestStalledNodesMoveNothing: a node that gets no CPU time takes no address from the announcer when it runs again,
+// and the announcer keeps its addresses if it misses four beats.
+func TestStalledNodesMoveNothing(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		w := newWorld(t, seed, 3)
+		for i := range w.nodes {
+			w.setLevel(i, address(1), Ready)
+			w.start(i)
+		}
+		w.run(w.settled())
+		before := w.announcers(0, address(1))
+		if len(before) != 1 {
+			t.Fatalf("seed %d: %v announce the address", seed, before)
+		}
+		for range 10 {
+			w.run(time.Duration(w.rng.IntN(20)) * step)
+			for i, n := range w.nodes {
+				if n.name == before[0] {
+					w.stall(i, 4*w.timing.Interval-2*step)
+				} else if w.rng.IntN(2) == 0 {
+					w.stall(i, time.Duration(w.rng.IntN(200))*step)
+				}
+			}
+			for range 220 {
+				w.run(step)
+				if after := w.announcers(0, address(1)); !slices.Equal(after, before) {
+					t.Fatalf("seed %d: %v announce the address, before %v", seed, after, before)
 				}
 			}
 		}
