@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -27,6 +28,9 @@ type Options struct {
 	// for the next one. Both may be nil.
 	Resume  map[netip.Addr]uint32
 	Persist func(map[netip.Addr]uint32)
+	// OnConflict is called when another host has an address, and when it does not have it any more. It must
+	// not wait. It may be nil.
+	OnConflict func(Conflict)
 	// Timing is election.Default unless set.
 	Timing election.Timing
 	// NetNS is the network namespace. Zero: that of the process.
@@ -50,6 +54,7 @@ type Announcer struct {
 
 	mu         sync.Mutex
 	announcers map[netip.Addr]string
+	conflicts  map[netip.Addr]Conflict // of addresses that are not announced
 }
 
 const (
@@ -76,6 +81,14 @@ func (a *Announcer) AnnouncedBy(address netip.Addr) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.announcers[address]
+}
+
+// Conflict returns the host that has an address which is therefore not announced by this node.
+func (a *Announcer) Conflict(address netip.Addr) (Conflict, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c, ok := a.conflicts[address]
+	return c, ok
 }
 
 // Run announces addresses until ctx ends.
@@ -259,21 +272,28 @@ func (a *Announcer) setLevels(now time.Time, serving bool) {
 		}
 	}
 	for index, s := range a.segments {
-		s.election.SetLevels(now, byLink[index])
-		s.decideAt = now
+		s.setLevels(now, byLink[index])
 	}
 }
 
 // step does what is due on all segments, and returns when the next step is.
 func (a *Announcer) step(now, next time.Time) time.Time {
 	announced, peers := 0, 0
-	announcers := map[netip.Addr]string{}
+	announcers, conflicts := map[netip.Addr]string{}, map[netip.Addr]Conflict{}
 	for _, s := range a.segments {
 		if at := s.step(now); at.Before(next) {
 			next = at
 		}
 		announced += len(s.list)
 		peers += s.election.Peers()
+		for address, p := range s.probes {
+			if p.holder != "" {
+				conflicts[address] = Conflict{
+					Service: a.serviceOf(address), Address: address, Interface: s.name,
+					HardwareAddress: net.HardwareAddr(p.holder).String(),
+				}
+			}
+		}
 	}
 	for _, levels := range a.levels {
 		for address := range levels {
@@ -282,11 +302,22 @@ func (a *Announcer) step(now, next time.Time) time.Time {
 			}
 		}
 	}
-	a.opt.Metrics.state(announced, peers)
+	a.opt.Metrics.state(announced, peers, len(conflicts))
 	a.mu.Lock()
-	a.announcers = announcers
+	a.announcers, a.conflicts = announcers, conflicts
 	a.mu.Unlock()
 	return next
+}
+
+// serviceOf returns the Service that has an address, or nil.
+func (a *Announcer) serviceOf(address netip.Addr) *services.Service {
+	for name, levels := range a.levels {
+		if _, has := levels[address]; has {
+			svc, _ := a.opt.Store.Service(name)
+			return svc
+		}
+	}
+	return nil
 }
 
 // resumable returns the terms of the addresses on a network that an earlier process announced.
@@ -331,8 +362,8 @@ func (a *Announcer) closeAll() {
 	for _, s := range a.segments {
 		a.closeSegment(s, leaving)
 	}
-	a.opt.Metrics.state(0, 0)
+	a.opt.Metrics.state(0, 0, 0)
 	a.mu.Lock()
-	a.announcers = nil
+	a.announcers, a.conflicts = nil, nil
 	a.mu.Unlock()
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -151,9 +152,9 @@ func (n *host) ask(to string) (answer string, err error) {
 //
 //	n1, n2 ── br0 ── br1 ── n3, client
 type lan struct {
-	t              *testing.T
-	fabric, client *host
-	nodes          []*lanNode
+	t                       *testing.T
+	fabric, client, foreign *host // foreign is a host that is no node, or nil
+	nodes                   []*lanNode
 }
 
 type lanNode struct {
@@ -165,6 +166,9 @@ type lanNode struct {
 	terms   map[netip.Addr]uint32
 	stop    func() // of the announcer
 	a       *Announcer
+
+	reported conflicts
+	registry *prometheus.Registry // of the announcer
 }
 
 const (
@@ -173,6 +177,12 @@ const (
 )
 
 func newLAN(t *testing.T, local bool) *lan {
+	t.Helper()
+	return newLANWith(t, local, func(*lan) {})
+}
+
+// newLANWith calls prepare before there are nodes.
+func newLANWith(t *testing.T, local bool, prepare func(*lan)) *lan {
 	t.Helper()
 	l := &lan{t: t, fabric: newHost(t, "switch"), client: newHost(t, "client")}
 	for _, name := range []string{"br0", "br1"} {
@@ -186,6 +196,7 @@ func newLAN(t *testing.T, local bool) *lan {
 	}
 	l.client.plug(l.fabric, "br1")
 	l.client.address("eth0", "192.0.2.100/24", "2001:db8::100/64")
+	prepare(l)
 	for i := range 3 {
 		n := &lanNode{host: newHost(t, fmt.Sprint("n", i+1)), store: services.NewStore()}
 		n.serving.Store(true)
@@ -264,7 +275,9 @@ func (n *lanNode) start() {
 	n.mu.Lock()
 	resume := n.terms
 	n.mu.Unlock()
+	n.registry = prometheus.NewRegistry()
 	n.a = New(Options{
+		Metrics: NewMetrics(n.registry), OnConflict: n.reported.add,
 		Node: n.name, Store: n.store, Serving: n.serving.Load, Resume: resume, NetNS: n.ns, Log: logTo(n.t, n.name),
 		Persist: func(terms map[netip.Addr]uint32) {
 			n.mu.Lock()

@@ -4,8 +4,8 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics are the collectors of an Announcer. A nil *Metrics records nothing.
 type Metrics struct {
-	announced, peers     prometheus.Gauge
-	takeovers, conflicts prometheus.Counter
+	announced, peers, blocked prometheus.Gauge
+	takeovers, conflicts      prometheus.Counter
 }
 
 // NewMetrics registers the collectors. It panics if they are registered already.
@@ -19,16 +19,19 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "takeovers_total",
 			Help: "Cumulative number of times that this node began to announce an address."}),
 		conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "conflicts_total",
-			Help: "Cumulative number of hosts without an agent that used an address which this node announces."}),
+			Help: "Cumulative number of times that another host, which is no node, had an address of a load balancer."}),
+		blocked: prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "conflicting_addresses",
+			Help: "Number of addresses of load balancers that this node does not announce because another host has them."}),
 	}
-	r.MustRegister(m.announced, m.peers, m.takeovers, m.conflicts)
+	r.MustRegister(m.announced, m.peers, m.takeovers, m.conflicts, m.blocked)
 	return m
 }
 
-func (m *Metrics) state(announced, peers int) {
+func (m *Metrics) state(announced, peers, blocked int) {
 	if m != nil {
 		m.announced.Set(float64(announced))
 		m.peers.Set(float64(peers))
+		m.blocked.Set(float64(blocked))
 	}
 }
 

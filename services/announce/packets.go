@@ -60,24 +60,40 @@ func decodeARP(f []byte) (p arpPacket, ok bool) {
 	return p, true
 }
 
-// neighborSolicitation is a request for the link-layer address of a target. source is unspecified for
-// duplicate address detection.
-type neighborSolicitation struct {
+// neighborPacket is a neighbor solicitation, which is a request for the link-layer address of a target, or a
+// neighbor advertisement. The source of a solicitation is unspecified for duplicate address detection.
+type neighborPacket struct {
+	advertisement  bool
 	ethernetSrc    net.HardwareAddr
 	source, target netip.Addr
 }
 
-// decodeNS returns false if the frame is not a valid neighbor solicitation.
-func decodeNS(f []byte) (p neighborSolicitation, ok bool) {
+// decodeNDP returns false if the frame is neither a valid neighbor solicitation nor an advertisement.
+func decodeNDP(f []byte) (p neighborPacket, ok bool) {
 	const ip, icmp = ethernetHeader, ethernetHeader + ipv6Header
-	if len(f) < icmp+ndpLength || f[ip+6] != icmpv6 || f[ip+7] != hopLimit || f[icmp] != solicitation ||
-		f[icmp+1] != 0 {
+	if len(f) < icmp+ndpLength || f[ip+6] != icmpv6 || f[ip+7] != hopLimit || f[icmp+1] != 0 ||
+		f[icmp] != solicitation && f[icmp] != advertisement {
 		return p, false
 	}
+	p.advertisement = f[icmp] == advertisement
 	p.ethernetSrc = net.HardwareAddr(f[6:12])
 	p.source = netip.AddrFrom16([16]byte(f[ip+8 : ip+24]))
 	p.target = netip.AddrFrom16([16]byte(f[icmp+8 : icmp+24]))
 	return p, true
+}
+
+// encodeDAD returns a neighbor solicitation for duplicate address detection.
+func encodeDAD(mac net.HardwareAddr, target netip.Addr) []byte {
+	group := solicitedNode(target).As16()
+	f := ethernet(net.HardwareAddr{0x33, 0x33, group[12], group[13], group[14], group[15]}, mac, protocolIPv6)
+	f = append(f, 0x60, 0, 0, 0, 0, ndpLength, icmpv6, hopLimit)
+	source, to := netip.IPv6Unspecified().As16(), target.As16()
+	f = append(append(f, source[:]...), group[:]...)
+	f = append(f, solicitation, 0, 0, 0, 0, 0, 0, 0)
+	f = append(f, to[:]...)
+	icmp := f[ethernetHeader+ipv6Header:]
+	binary.BigEndian.PutUint16(icmp[2:], checksum(source, group, icmp))
+	return f
 }
 
 // encodeNA returns a neighbor advertisement for an address of this node. It overrides entries of caches.

@@ -50,7 +50,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		_, _ = decodeBeat(b)
 		_, _ = decodeARP(b)
-		_, _ = decodeNS(b)
+		_, _ = decodeNDP(b)
 	})
 }
 

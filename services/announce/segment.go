@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,10 @@ type segment struct {
 	announced        atomic.Pointer[map[netip.Addr]struct{}] // read by the readers
 	list             []netip.Addr                            // the same, sorted
 	gratuitous       map[netip.Addr]int                      // how many are left to send
+	levels           map[netip.Addr]election.Level           // of all addresses that this node can serve
+	probes           map[netip.Addr]*probe                   // of the same
+	probed           atomic.Pointer[map[netip.Addr]struct{}] // keys of probes, read by the readers
+	defended         map[netip.Addr]time.Time                // last defense of an announced address
 	parts            map[string]*assembly                    // by source address
 	beatAt, decideAt time.Time
 	readers          sync.WaitGroup
@@ -47,7 +52,7 @@ type event struct {
 	on       *segment
 	source   string // hardware address
 	beat     *beatPart
-	conflict netip.Addr // another host announces the address
+	answered netip.Addr // the host has this address
 	failed   error      // the interface cannot be read
 }
 
@@ -55,9 +60,11 @@ type event struct {
 func (a *Announcer) openSegment(l link, now time.Time) (s *segment, err error) {
 	s = &segment{
 		link: l, Announcer: a, gratuitous: map[netip.Addr]int{}, parts: map[string]*assembly{},
+		probes: map[netip.Addr]*probe{}, defended: map[netip.Addr]time.Time{},
 		election: election.New(a.opt.Node, uint64(now.UnixNano()), a.resumable(l), a.opt.Timing, now),
 	}
 	s.announced.Store(&map[netip.Addr]struct{}{})
+	s.probed.Store(&map[netip.Addr]struct{}{})
 	err = inNamespace(a.opt.NetNS, func() (err error) {
 		if s.arp, err = openPacketSocket(l.index, protocolARP); err != nil {
 			return err
@@ -75,7 +82,7 @@ func (a *Announcer) openSegment(l link, now time.Time) (s *segment, err error) {
 		s.close()
 		return nil, err
 	}
-	for f, handle := range map[*os.File]func([]byte){s.arp: s.receiveARP, s.ndp: s.receiveNS, s.beats: s.receiveBeat} {
+	for f, handle := range map[*os.File]func([]byte){s.arp: s.receiveARP, s.ndp: s.receiveNDP, s.beats: s.receiveBeat} {
 		s.readers.Go(func() { s.read(f, handle) })
 	}
 	return s, nil
@@ -122,14 +129,20 @@ func (s *segment) announces(a netip.Addr) bool {
 	return ok
 }
 
+// watches reports whether other hosts with an address matter.
+func (s *segment) watches(a netip.Addr) bool {
+	_, ok := (*s.probed.Load())[a]
+	return ok || s.announces(a)
+}
+
 // receiveARP answers requests, and notices other hosts with an address.
 func (s *segment) receiveARP(frame []byte) {
 	p, ok := decodeARP(frame)
 	if !ok {
 		return
 	}
-	if s.announces(p.senderIP) && !bytes.Equal(p.senderMAC, s.mac) {
-		s.pass(event{on: s, source: string(p.senderMAC), conflict: p.senderIP})
+	if s.watches(p.senderIP) && !bytes.Equal(p.senderMAC, s.mac) {
+		s.pass(event{on: s, source: string(p.senderMAC), answered: p.senderIP})
 		return
 	}
 	if p.operation == arpRequest && s.announces(p.targetIP) {
@@ -139,10 +152,14 @@ func (s *segment) receiveARP(frame []byte) {
 	}
 }
 
-// receiveNS answers neighbor solicitations.
-func (s *segment) receiveNS(frame []byte) {
-	p, ok := decodeNS(frame)
-	if !ok || !s.announces(p.target) {
+// receiveNDP answers neighbor solicitations, and notices other hosts with an address.
+func (s *segment) receiveNDP(frame []byte) {
+	p, ok := decodeNDP(frame)
+	if ok && p.advertisement && s.watches(p.target) {
+		s.pass(event{on: s, source: string(p.ethernetSrc), answered: p.target})
+		return
+	}
+	if !ok || p.advertisement || !s.announces(p.target) {
 		return
 	}
 	if p.source.IsUnspecified() {
@@ -160,8 +177,8 @@ func (s *segment) receiveBeat(frame []byte) {
 
 // handle applies an event that is not a failure.
 func (s *segment) handle(now time.Time, e event) {
-	if e.conflict.IsValid() {
-		s.conflict(e)
+	if e.answered.IsValid() {
+		s.answered(now, e.answered, e.source)
 		return
 	}
 	a := s.parts[e.source]
@@ -185,23 +202,14 @@ func (s *segment) handle(now time.Time, e event) {
 // maxHosts limits the memory for incomplete beats.
 const maxHosts = 1024
 
-// conflict reports a host that is no agent and has an address that this node announces.
-func (s *segment) conflict(e event) {
-	if s.parts[e.source] != nil || s.warned[e.conflict] == e.source {
-		return
-	}
-	s.warned[e.conflict] = e.source
-	s.opt.Metrics.conflict()
-	s.opt.Log.Warn("another host uses the address of a load balancer", "address", e.conflict, "interface", s.name,
-		"hardwareAddress", net.HardwareAddr(e.source).String())
-}
-
 // step does what is due, and returns when the next step is.
 func (s *segment) step(now time.Time) time.Time {
+	probeAt := s.stepProbes(now)
 	if !now.Before(s.decideAt) {
 		var list []netip.Addr
 		list, s.decideAt = s.election.Decide(now)
-		s.apply(list)
+		s.apply(slices.DeleteFunc(list, func(a netip.Addr) bool { return !s.mayAnnounce(now, a) }))
+		probeAt = s.stepProbes(now) // of those that have been elected now
 	}
 	if s.election.Changed() || !now.Before(s.beatAt) {
 		due := !now.Before(s.beatAt)
@@ -211,10 +219,7 @@ func (s *segment) step(now time.Time) time.Time {
 			s.repeat()
 		}
 	}
-	if s.beatAt.Before(s.decideAt) {
-		return s.beatAt
-	}
-	return s.decideAt
+	return slices.MinFunc([]time.Time{s.beatAt, s.decideAt, probeAt}, time.Time.Compare)
 }
 
 func (s *segment) sendBeat(now time.Time, leaving bool) {
@@ -249,6 +254,8 @@ func (s *segment) apply(list []netip.Addr) {
 	s.list = list
 	for _, a := range removed {
 		delete(s.gratuitous, a)
+		delete(s.defended, a)
+		delete(s.warned, a)
 		s.membership(a, false)
 		s.opt.Log.Info("load balancer address released", "address", a, "interface", s.name,
 			"node", s.election.Announcer(a))

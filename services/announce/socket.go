@@ -57,7 +57,7 @@ func openPacketSocket(index int, protocol uint16) (*os.File, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 	switch protocol {
 	case protocolIPv6:
-		filter := solicitationFilter()
+		filter := neighborFilter()
 		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{
 			Len: uint16(len(filter)), Filter: &filter[0],
 		}); err != nil {
@@ -78,15 +78,16 @@ func openPacketSocket(index int, protocol uint16) (*os.File, error) {
 	return os.NewFile(uintptr(fd), fmt.Sprintf("packet-%04x", protocol)), nil
 }
 
-// solicitationFilter passes neighbor solicitations only.
-func solicitationFilter() []unix.SockFilter {
+// neighborFilter passes neighbor solicitations and advertisements only.
+func neighborFilter() []unix.SockFilter {
 	const loadByte, jumpEqual, ret = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K,
 		unix.BPF_RET | unix.BPF_K
 	return []unix.SockFilter{
 		{Code: loadByte, K: ethernetHeader + 6}, // next header
-		{Code: jumpEqual, K: icmpv6, Jf: 3},
+		{Code: jumpEqual, K: icmpv6, Jf: 4},
 		{Code: loadByte, K: ethernetHeader + ipv6Header},
-		{Code: jumpEqual, K: solicitation, Jf: 1},
+		{Code: jumpEqual, K: solicitation, Jt: 1},
+		{Code: jumpEqual, K: advertisement, Jf: 1},
 		{Code: ret, K: 0xffff},
 		{Code: ret},
 	}
