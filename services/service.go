@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // The control server sets this condition with this reason on Services whose addresses are of its pool.
@@ -35,6 +36,8 @@ func (n Name) Compare(m Name) int {
 type Service struct {
 	Name
 	Type corev1.ServiceType
+	// UID is set for type LoadBalancer only, whose Services have events of the node.
+	UID types.UID `json:",omitempty"`
 	// Headless is true for a Service with clusterIP None.
 	Headless bool
 	// ClusterIPs has at most one address of each family, the primary one first.
@@ -114,6 +117,7 @@ func FromService(svc *corev1.Service) *Service {
 	s.ClusterIPs = addresses(ips)
 	s.ExternalIPs = addresses(spec.ExternalIPs)
 	if s.Type == corev1.ServiceTypeLoadBalancer {
+		s.UID = svc.UID
 		for _, in := range svc.Status.LoadBalancer.Ingress {
 			if in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP {
 				s.LoadBalancerIPs = append(s.LoadBalancerIPs, addresses([]string{in.IP})...)

@@ -25,6 +25,9 @@ type ServiceState struct {
 	EndpointsKnown bool
 	// AnnouncedBy returns the node that announces an address of a load balancer. Nil: no addresses are announced.
 	AnnouncedBy func(netip.Addr) string
+	// AddressHolder returns the hardware address of another host that has an address of a load balancer, which this
+	// node therefore does not announce; empty: none. It may be nil.
+	AddressHolder func(netip.Addr) string
 }
 
 // Service returns how the node routes a Service, and why nothing answers at some of its addresses.
@@ -217,6 +220,9 @@ func (s ServiceState) problemsOfFrontends() (out []string) {
 		}
 		var text string
 		switch {
+		case s.holder(f) != "":
+			text = fmt.Sprintf("LoadBalancer address %s is not announced: the host with hardware address %s has it.",
+				f.Address, s.holder(f))
 		case f.OwnedBy != (services.Name{}):
 			text = fmt.Sprintf("%s leads to Service %s, which has the same address and port.", at, f.OwnedBy)
 		case f.Target.Class == ruleset.Drop:
@@ -230,6 +236,14 @@ func (s ServiceState) problemsOfFrontends() (out []string) {
 		}
 	}
 	return out
+}
+
+// holder returns the hardware address of another host that has the address of a load balancer, or nothing.
+func (s ServiceState) holder(f ruleset.ExplainedFrontend) string {
+	if s.AddressHolder == nil || f.Kind != ruleset.LoadBalancerIP {
+		return ""
+	}
+	return s.AddressHolder(f.Address)
 }
 
 func count(n int, noun string) string {

@@ -90,6 +90,13 @@ func TestServiceSummaryAndProblems(t *testing.T) {
 			s.Type = corev1.ServiceTypeLoadBalancer
 		}, []string{"10.1.0.1 n1"}, "this node sends connections for default/web to 1 of 1 endpoint",
 			[]string{"The load balancer has no address"}},
+		{"another host has the address", func(s *services.Service, x *ServiceState) {
+			s.Type, s.LoadBalancerIPs = corev1.ServiceTypeLoadBalancer, []netip.Addr{netip.MustParseAddr("192.0.2.200")}
+			x.AddressHolder = func(netip.Addr) string { return "02:00:00:00:00:01" }
+		}, []string{"10.1.0.1 n1"},
+			"this node sends connections to 1 of 1 endpoint of default/web, but not from all of its addresses",
+			[]string{"LoadBalancer address 192.0.2.200 is not announced: the host with hardware address " +
+				"02:00:00:00:00:01 has it."}},
 		{"proxy off", func(_ *services.Service, s *ServiceState) { s.Proxy = proxyOff }, []string{"10.1.0.1 n1"},
 			"this node does not route default/web: serviceProxy is off. Another program may route it", nil},
 		{"server not reached", func(_ *services.Service, s *ServiceState) {

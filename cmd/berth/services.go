@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"net/netip"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,7 +40,7 @@ func (b *berth) listServices(_ context.Context, namespace, name string) (nodeapi
 		out.Services = append(out.Services, explain.Service(explain.ServiceState{
 			Service: svc, Slices: endpoints, Explanation: s.proxy.Explain(svc, endpoints), Proxy: out.Proxy,
 			ProxyError: out.ProxyError, EndpointsKnown: endpointsKnown,
-			AnnouncedBy: s.announcer.AnnouncedBy,
+			AnnouncedBy: s.announcer.AnnouncedBy, AddressHolder: s.addressHolder,
 		}))
 	}
 	if s.local != nil {
@@ -56,6 +57,12 @@ func (b *berth) listServices(_ context.Context, namespace, name string) (nodeapi
 		return out, apierrors.NewNotFound(schema.GroupResource{Resource: "services"}, name)
 	}
 	return out, nil
+}
+
+// addressHolder returns the hardware address of another host that has an address of a load balancer, or nothing.
+func (s *nodeServices) addressHolder(a netip.Addr) string {
+	c, _ := s.announcer.Conflict(a)
+	return c.HardwareAddress
 }
 
 func onOff(on bool) string {

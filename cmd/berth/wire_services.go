@@ -100,7 +100,22 @@ func (b *berth) newAnnouncer() *announce.Announcer {
 		Persist: func(terms map[netip.Addr]uint32) {
 			b.store.PutNodeValue(announce.StoreKey, announce.EncodeTerms(terms))
 		},
+		OnConflict: b.addressConflict,
 	})
+}
+
+// addressConflict records an event of a Service about another host that has its address.
+func (b *berth) addressConflict(c announce.Conflict) {
+	ref := events.PodRef{
+		Namespace: c.Service.Namespace, Name: c.Service.Name.Name, UID: c.Service.UID, Kind: "Service", APIVersion: "v1",
+	}
+	ev := events.Event{Type: corev1.EventTypeWarning, Reason: "LoadBalancerAddressConflict", Message: c.Message()}
+	if c.Over {
+		ev.Type, ev.Reason = corev1.EventTypeNormal, "LoadBalancerAddressFree"
+	}
+	b.events.PodCreated(ref.UID)
+	b.events.Record(ref, ev)
+	b.events.PodDeleted(ref.UID) // limits how long the events are kept
 }
 
 // servesLoadBalancers reports whether this node can serve the traffic of load balancers. Rules stay when a later
