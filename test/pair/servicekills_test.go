@@ -173,6 +173,7 @@ func (s *serviceKills) setUp() {
 	s.Server = servers.Start(t, func(c *control.Config) {
 		c.Listen = netip.AddrPortFrom(lan.Machine, 0).String()
 		c.ClusterCIDRs = podCIDRs
+		c.ServiceCIDRs = append(c.ServiceCIDRs, netip.MustParsePrefix("fd43::/112"))
 	})
 	s.createBootstrapToken()
 	s.joinHost(t.TempDir(), pairOptions{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,6 +24,7 @@ func (s *serviceKills) rules() kernelRules {
 	s.must(err)
 	chains, err := conn.ListChains()
 	s.must(err)
+	count := s.countRules()
 	var out kernelRules
 	for _, t := range tables {
 		if !strings.HasPrefix(t.Name, "berth") {
@@ -32,9 +34,8 @@ func (s *serviceKills) rules() kernelRules {
 			if c.Table.Name != t.Name || c.Table.Family != t.Family {
 				continue
 			}
-			rules, err := conn.GetRules(t, c)
-			s.must(err)
-			out.chains = append(out.chains, fmt.Sprint(t.Family, t.Name, " chain ", c.Name, " rules ", len(rules)))
+			name := fmt.Sprintf("%d %s chain %s", t.Family, t.Name, c.Name)
+			out.chains = append(out.chains, fmt.Sprintf("%s: %d rules", name, count[name]))
 		}
 		sets, err := conn.GetSets(t)
 		s.must(err)
@@ -58,11 +59,40 @@ func (s *serviceKills) rules() kernelRules {
 	return out
 }
 
+// countRules returns the number of rules of each chain.
+func (s *serviceKills) countRules() map[string]int {
+	s.t.Helper()
+	count := map[string]int{}
+	s.must(s.Host.RunInNetwork(func() error {
+		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
+		req.AddData(&nl.Nfgenmsg{Version: nl.NFNETLINK_V0})
+		messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+		for _, m := range messages {
+			attributes, err := nl.ParseRouteAttr(m[nl.SizeofNfgenmsg:])
+			if err != nil {
+				return err
+			}
+			var table, chain string
+			for _, a := range attributes {
+				switch text := strings.TrimRight(string(a.Value), "\x00"); a.Attr.Type {
+				case unix.NFTA_RULE_TABLE:
+					table = text
+				case unix.NFTA_RULE_CHAIN:
+					chain = text
+				}
+			}
+			count[fmt.Sprintf("%d %s chain %s", m[0], table, chain)]++
+		}
+		return err
+	}))
+	return count
+}
+
 // requireRules waits until the kernel has the elements of before, and also the chains.
 func (s *serviceKills) requireRules(when string, before kernelRules, andChains bool) {
 	s.t.Helper()
-	if len(before.elements) == 0 || len(before.chains) == 0 {
-		s.t.Fatal("no rules before the churn")
+	if len(before.elements) == 0 || len(before.chains) == 0 || strings.HasSuffix(before.chains[0], " 0 rules") {
+		s.t.Fatal("no rules before the churn: ", before)
 	}
 	s.waitUntil("the rules of before, "+when, func() string {
 		now := s.rules()
