@@ -12,14 +12,15 @@ import (
 	"berth/internal/nodeconfig"
 	"berth/internal/telemetry"
 	"berth/node"
+	"berth/services/nodeservices"
 	"berth/systemd"
 )
 
 // errReload is the cause of a restart in the same process.
 var errReload = errors.New("restarting")
 
-// runAndReload runs the agent. SIGHUP, and a change of the host's addresses (errAddressesChanged),
-// restart the complete agent in the same process with a new configuration, because a change can
+// runAndReload runs the agent. SIGHUP, and a change of the host's addresses (errAddressesChanged) or of the
+// kind of the control plane (errControlPlaneChanged), restart the complete agent in the same process with a new configuration, because a change can
 // affect many packages. Pods keep running. An invalid configuration is reported, and the agent
 // keeps its current one.
 func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
@@ -105,6 +106,18 @@ func reexec(sockets *systemd.Sockets) error {
 // errAddressesChanged restarts the agent. The addresses are in the status of every pod, in hosts
 // files, in certificates and in the Node, which cannot be updated one by one.
 var errAddressesChanged = fmt.Errorf("node addresses changed: %w", errReload)
+
+// errControlPlaneChanged restarts the agent. What runs on the node depends on the kind of its control plane.
+var errControlPlaneChanged = fmt.Errorf("control plane changed: %w", errReload)
+
+// watchControlPlane returns errControlPlaneChanged or, when ctx ends, nil.
+func (b *berth) watchControlPlane(ctx context.Context) error {
+	if b.config.Standalone() || !nodeservices.ControlPlaneChanged(ctx, b.services.Services, b.services.policies) {
+		return nil
+	}
+	b.log.Info("control plane changed, restarting")
+	return errControlPlaneChanged
+}
 
 // watchAddresses returns errAddressesChanged or, when ctx ends, nil. Configured addresses never
 // change.

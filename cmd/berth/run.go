@@ -263,6 +263,7 @@ func (b *berth) serve(ctx context.Context) error {
 	components.run("runtime watch", func() error { return b.runtime.watch(ctx) })
 	components.run("exits", func() error { return b.runtime.exits.Run(ctx) })
 	components.run("addresses", func() error { return b.watchAddresses(ctx) })
+	components.run("control plane watch", func() error { return b.watchControlPlane(ctx) })
 	components.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
 	components.run("network check", func() error { b.checkNetworks(ctx); return nil })
 	components.run("image garbage", func() error { b.collectImages(ctx); return nil })

@@ -81,6 +81,15 @@ func Wait(ctx context.Context, o Options) (Decision, error) {
 	}
 }
 
+// Ask returns what the present answer of the API server leads to. It returns false without an answer.
+func Ask(ctx context.Context, o Options) (d Decision, answered bool) {
+	if o.Proxy != Auto && o.DNS != Auto {
+		return Decide(o.Proxy, o.DNS, ""), true
+	}
+	at, answered := o.ask(ctx)
+	return Decide(o.Proxy, o.DNS, at), answered
+}
+
 // ask returns the control plane, if the API server answers.
 func (o Options) ask(ctx context.Context) (controlPlane string, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, firstAnswer)

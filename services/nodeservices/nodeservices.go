@@ -112,11 +112,7 @@ func (s *Services) DNS() *dns.Server { return s.server.Load() }
 // Run runs what the configuration and the control plane ask for until ctx ends. The rules of the proxy
 // and the addresses stay.
 func (s *Services) Run(ctx context.Context) error {
-	d, err := activation.Wait(ctx, activation.Options{
-		Proxy: s.opt.ProxySetting, DNS: s.opt.DNSSetting, Standalone: s.opt.Standalone,
-		ServerVersion: s.opt.ServerVersion, Remembered: string(s.opt.Stored[keyControlPlane]),
-		Remember: func(controlPlane string) { s.opt.Put(keyControlPlane, []byte(controlPlane)) }, Log: s.opt.Log,
-	})
+	d, err := activation.Wait(ctx, s.activation())
 	if err != nil {
 		return nil
 	}
@@ -151,6 +147,15 @@ func (s *Services) Run(ctx context.Context) error {
 		s.removeDNS()
 	}
 	return nil
+}
+
+// activation returns the options of the decision.
+func (s *Services) activation() activation.Options {
+	return activation.Options{
+		Proxy: s.opt.ProxySetting, DNS: s.opt.DNSSetting, Standalone: s.opt.Standalone,
+		ServerVersion: s.opt.ServerVersion, Remembered: string(s.opt.Stored[keyControlPlane]),
+		Remember: func(controlPlane string) { s.opt.Put(keyControlPlane, []byte(controlPlane)) }, Log: s.opt.Log,
+	}
 }
 
 // removeDNS removes what the DNS server of an earlier configuration has left: its addresses and sockets.

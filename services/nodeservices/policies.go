@@ -70,7 +70,8 @@ type Policies struct {
 	enforcer   *policy.Enforcer
 	remembered string        // source that an earlier process has found; empty: none
 	start      time.Time     // of the wait for the decision
-	decided    chan struct{} // closed when on is known
+	decided    chan struct{} // closed when on and current are known
+	current    string        // source that counts for this process
 	on         atomic.Bool
 
 	mu   sync.Mutex
@@ -102,6 +103,7 @@ func (p *Policies) Run(ctx context.Context) error {
 	if err != nil {
 		return nil
 	}
+	p.current = source
 	if !enabled(p.opt.Setting, source) {
 		close(p.decided)
 		p.remove()
@@ -136,15 +138,9 @@ func (p *Policies) source(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	for {
-		asking, cancel := context.WithTimeout(ctx, decisionTimeout)
-		published, err := p.opt.Publishes(asking)
-		cancel()
+		source, err := p.ask(ctx)
 		switch {
 		case err == nil:
-			source := fromPods
-			if published {
-				source = fromAddresses
-			}
 			if source != p.remembered {
 				p.opt.Put(keySource, []byte(source))
 			}
@@ -162,6 +158,17 @@ func (p *Policies) source(ctx context.Context) (string, error) {
 		case <-time.After(decisionRetry):
 		}
 	}
+}
+
+// ask returns the source that the API server offers.
+func (p *Policies) ask(ctx context.Context) (source string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, decisionTimeout)
+	defer cancel()
+	published, err := p.opt.Publishes(ctx)
+	if published {
+		return fromAddresses, err
+	}
+	return fromPods, err
 }
 
 // remove removes the rules and the stored input of an earlier configuration.
