@@ -75,7 +75,7 @@ func writeServices(out, notes io.Writer, list nodeapi.NodeServices) error {
 		_, err := fmt.Fprintln(notes, "No Services found.")
 		return err
 	}
-	rows := [][]string{{"NAMESPACE", "NAME", "TYPE", "CLUSTER-IP", "PORTS", "ENDPOINTS USED"}}
+	rows := [][]string{{"NAMESPACE", "NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORTS", "ENDPOINTS USED"}}
 	for _, s := range list.Services {
 		used, total := 0, 0
 		var ports []string
@@ -92,8 +92,8 @@ func writeServices(out, notes io.Writer, list nodeapi.NodeServices) error {
 			}
 		}
 		rows = append(rows, []string{
-			s.Namespace, s.Name, s.Type, orNone(strings.Join(s.ClusterIPs, ",")), orNone(strings.Join(ports, ",")),
-			fmt.Sprintf("%d of %d", used, total),
+			s.Namespace, s.Name, s.Type, orNone(strings.Join(s.ClusterIPs, ",")), orNone(strings.Join(s.ExternalIPs, ",")),
+			orNone(strings.Join(ports, ",")), fmt.Sprintf("%d of %d", used, total),
 		})
 	}
 	t := table{w: out}

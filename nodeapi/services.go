@@ -24,6 +24,8 @@ type Service struct {
 	Name       string   `json:"name"`
 	Type       string   `json:"type"`
 	ClusterIPs []string `json:"clusterIPs,omitempty"`
+	// ExternalIPs are the addresses of the load balancer and spec.externalIPs.
+	ExternalIPs []string `json:"externalIPs,omitempty"`
 	// Summary is one sentence about what the node does with the Service.
 	Summary string `json:"summary"`
 	// Problems are sentences that say why nothing answers at some addresses; empty: all answer.

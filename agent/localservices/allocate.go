@@ -3,6 +3,7 @@ package localservices
 import (
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -16,6 +17,13 @@ type Allocation struct {
 	ClusterIP netip.Addr `json:"clusterIP,omitzero"`
 	// NodePorts are by PROTOCOL/PORT of the Service.
 	NodePorts map[string]uint16 `json:"nodePorts,omitempty"`
+	// LoadBalancerIPs are addresses of the node.
+	LoadBalancerIPs []netip.Addr `json:"loadBalancerIPs,omitempty"`
+}
+
+func (a Allocation) equal(b Allocation) bool {
+	return a.ClusterIP == b.ClusterIP && maps.Equal(a.NodePorts, b.NodePorts) &&
+		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs)
 }
 
 // Range of node ports, as in Kubernetes.
@@ -29,15 +37,20 @@ const (
 const reservedAddresses = 16
 
 // Problem is why a Service could not get what it requests. Reason is that of an event, as in Kubernetes.
-type Problem struct{ Reason, Message string }
+type Problem struct {
+	Reason, Message string
+	// Routed is true if the Service only lacks the address of a load balancer.
+	Routed bool
+}
 
 // Allocate assigns addresses and node ports to Services: those that a Service requests, otherwise those
 // that it had, otherwise free ones. It returns the assignments and, for each Service that could not get
-// what it requests, why; such a Service is in no assignment. The result does not depend on the order.
-func Allocate(all []*corev1.Service, had map[services.Name]Allocation, from netip.Prefix,
+// what it requests, why; such a Service is in no assignment unless Problem.Routed is true. The result does
+// not depend on the order.
+func Allocate(all []*corev1.Service, had map[services.Name]Allocation, from netip.Prefix, node Node,
 ) (map[services.Name]Allocation, map[services.Name]Problem) {
 	a := allocator{
-		from: from, addresses: map[netip.Addr]services.Name{}, ports: map[string]services.Name{},
+		from: from, node: node, addresses: map[netip.Addr]services.Name{}, ports: map[string]services.Name{},
 		out: map[services.Name]Allocation{}, problems: map[services.Name]Problem{},
 	}
 	all = slices.SortedFunc(slices.Values(all), func(x, y *corev1.Service) int {
@@ -53,8 +66,11 @@ func Allocate(all []*corev1.Service, had map[services.Name]Allocation, from neti
 	for _, svc := range all {
 		a.assign(svc)
 	}
-	for name := range a.problems {
-		delete(a.out, name)
+	a.loadBalancers(all, had)
+	for name, p := range a.problems {
+		if !p.Routed {
+			delete(a.out, name)
+		}
 	}
 	return a.out, a.problems
 }
@@ -67,6 +83,7 @@ func DNSAddress(from netip.Prefix) netip.Addr { return offset(from.Masked().Addr
 
 type allocator struct {
 	from      netip.Prefix
+	node      Node
 	addresses map[netip.Addr]services.Name
 	ports     map[string]services.Name // by PROTOCOL/NODEPORT
 	out       map[services.Name]Allocation
@@ -75,7 +92,7 @@ type allocator struct {
 
 // problem records why a Service does not get what it needs.
 func (a *allocator) problem(name services.Name, reason, format string, args ...any) {
-	a.problems[name] = Problem{reason, fmt.Sprintf(format, args...)}
+	a.problems[name] = Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
 func nameOf(svc *corev1.Service) services.Name {
@@ -87,7 +104,15 @@ func needsAddress(svc *corev1.Service) bool {
 	return svc.Spec.Type != corev1.ServiceTypeExternalName && svc.Spec.ClusterIP != corev1.ClusterIPNone
 }
 
-func needsNodePorts(svc *corev1.Service) bool { return svc.Spec.Type == corev1.ServiceTypeNodePort }
+func needsNodePorts(svc *corev1.Service) bool {
+	switch svc.Spec.Type {
+	case corev1.ServiceTypeNodePort:
+		return true
+	case corev1.ServiceTypeLoadBalancer:
+		return svc.Spec.AllocateLoadBalancerNodePorts == nil || *svc.Spec.AllocateLoadBalancerNodePorts
+	}
+	return false
+}
 
 func portKey(p corev1.ServicePort) string { return fmt.Sprintf("%s/%d", p.Protocol, p.Port) }
 
@@ -234,5 +259,10 @@ func compact(svc *corev1.Service, got Allocation) *services.Service {
 	for i := range full.Spec.Ports {
 		full.Spec.Ports[i].NodePort = int32(got.NodePorts[portKey(full.Spec.Ports[i])])
 	}
+	for _, ip := range got.LoadBalancerIPs {
+		full.Status.LoadBalancer.Ingress = append(full.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: ip.String()})
+	}
+	full.UID = uidOf(nameOf(svc))
 	return services.FromService(full)
 }

@@ -57,21 +57,126 @@ func TestAllocateRequests(t *testing.T) {
 		service("headless", clusterIP("None")),
 		service("local", clusterIP("127.0.0.1")),
 		service("name", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }),
-	}, nil, testRange)
+	}, nil, testRange, Node{})
 	name := func(n string) services.Name { return services.Name{Namespace: "default", Name: n} }
 	if got[name("a")].ClusterIP.String() != "10.96.0.9" || got[name("headless")].ClusterIP.IsValid() ||
 		got[name("name")].ClusterIP.IsValid() || got[name("c")].NodePorts["TCP/80"] != 0 {
 		t.Errorf("got %v", got)
 	}
 	want := map[services.Name]Problem{
-		name("b"): {"ClusterIPAlreadyAllocated", "spec.clusterIP: 10.96.0.9 is the address of Service default/a"},
-		name("c"): {"PortAlreadyAllocated", "spec.ports: node port 30001/TCP is used by Service default/b"},
+		name("b"): {"ClusterIPAlreadyAllocated", "spec.clusterIP: 10.96.0.9 is the address of Service default/a", false},
+		name("c"): {"PortAlreadyAllocated", "spec.ports: node port 30001/TCP is used by Service default/b", false},
 		name("local"): {
-			"ClusterIPNotValid", "spec.clusterIP: 127.0.0.1 cannot be the address of a Service",
+			"ClusterIPNotValid", "spec.clusterIP: 127.0.0.1 cannot be the address of a Service", false,
 		},
 	}
 	if !maps.Equal(problems, want) {
 		t.Errorf("got problems %v, want %v", problems, want)
+	}
+}
+
+func loadBalancer(port int32, wanted string) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.Ports[0].Port, s.Spec.LoadBalancerIP = corev1.ServiceTypeLoadBalancer, port, wanted
+	}
+}
+
+var testNode = Node{
+	Addresses: []netip.Addr{
+		netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("198.51.100.1"),
+	},
+	Reserved: map[string]string{"TCP/22": "SSH"},
+}
+
+// TestLoadBalancersOfNode: Services share the addresses of the node by port, and keep what they had.
+func TestLoadBalancersOfNode(t *testing.T) {
+	t.Parallel()
+	other, none := "example.com/other", false
+	all := []*corev1.Service{
+		service("a", loadBalancer(80, "")), service("b", loadBalancer(80, "")), service("c", loadBalancer(81, "")),
+		service("d", loadBalancer(82, "192.0.2.1")), service("e", loadBalancer(82, " 198.51.100.1")),
+		service("f", loadBalancer(83, "192.0.2.9")), service("g", loadBalancer(83, "2001:db8::1")),
+		service("h", loadBalancer(22, "")), service("i", loadBalancer(83, "x")),
+		service("j", loadBalancer(84, ""), func(s *corev1.Service) { s.Spec.LoadBalancerClass = &other }),
+		service("k", loadBalancer(85, ""), func(s *corev1.Service) {
+			s.Annotations = map[string]string{loadBalancerAddresses: "198.51.100.1,192.0.2.1"}
+			s.Spec.AllocateLoadBalancerNodePorts = &none
+		}),
+		service("l", loadBalancer(86, ""), clusterIP("fd43::9")),
+		service("m", loadBalancer(86, ""), clusterIP("127.0.0.1")),
+	}
+	had := map[services.Name]Allocation{{Namespace: "default", Name: "b"}: {
+		LoadBalancerIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+	}}
+	got, problems := Allocate(all, had, testRange, testNode)
+	for name, want := range map[string]string{
+		"a": "routed [] port 80/TCP of 192.0.2.1 belongs to Service default/b",
+		"b": "routed [192.0.2.1 198.51.100.1] ",
+		"c": "routed [192.0.2.1 198.51.100.1] ",
+		"d": "routed [192.0.2.1] ",
+		"e": "routed [198.51.100.1] ",
+		"f": "routed [] requested address 192.0.2.9 is not an address of this node",
+		"g": "routed [] requested address 2001:db8::1 is not an address of this node",
+		"h": "routed [] port 22/TCP of 192.0.2.1 is used by SSH of this node",
+		"i": `routed [] requested address "x" is not an IP address`,
+		"j": "routed [] ",
+		"k": "routed [198.51.100.1 192.0.2.1] ",
+		"l": "routed [2001:db8::1] ",
+		"m": "not routed [] spec.clusterIP: 127.0.0.1 cannot be the address of a Service",
+	} {
+		n := services.Name{Namespace: "default", Name: name}
+		a, routed := got[n]
+		text := "not routed"
+		if routed {
+			text = "routed"
+		}
+		if text = fmt.Sprintf("%s %s %s", text, a.LoadBalancerIPs, problems[n].Message); text != want {
+			t.Errorf("%s: got %q, want %q", name, text, want)
+		}
+		if wantPorts := routed && name != "k"; wantPorts != (len(a.NodePorts) == 1) {
+			t.Errorf("%s: node ports %v", name, a.NodePorts)
+		}
+	}
+	svc := compact(all[10], got[nameOf(all[10])])
+	if svc.Announce || !slices.Equal(svc.LoadBalancerIPs, got[nameOf(all[10])].LoadBalancerIPs) || svc.UID == "" {
+		t.Errorf("got %+v", svc)
+	}
+	if _, problems := Allocate(all[:1], nil, testRange, Node{}); problems[nameOf(all[0])].Message !=
+		"this node has no IPv4 address" {
+		t.Errorf("without addresses: %v", problems)
+	}
+}
+
+// checkLoadBalancers checks that no two Services have an address and port in common, and that a Service keeps its
+// addresses.
+func checkLoadBalancers(t *testing.T, files []*corev1.Service, had, got map[services.Name]Allocation,
+	problems map[services.Name]Problem,
+) {
+	t.Helper()
+	owners, keeps := map[string]services.Name{}, map[string]int{}
+	for _, svc := range files {
+		if needsLoadBalancer(svc) && len(had[nameOf(svc)].LoadBalancerIPs) > 0 {
+			keeps[portKey(svc.Spec.Ports[0])]++
+		}
+	}
+	for _, svc := range files {
+		name, port := nameOf(svc), portKey(svc.Spec.Ports[0])
+		for _, ip := range got[name].LoadBalancerIPs {
+			key := ip.String() + port
+			if other, taken := owners[key]; taken {
+				t.Fatalf("L1: %s and %s have %s", name, other, key)
+			}
+			owners[key] = name
+		}
+		if !needsLoadBalancer(svc) || !got[name].ClusterIP.IsValid() {
+			continue
+		}
+		if bad := problems[name] != (Problem{}); bad == (len(got[name].LoadBalancerIPs) > 0) {
+			t.Fatalf("%s: addresses %v, problem %v", name, got[name].LoadBalancerIPs, problems[name])
+		}
+		if keeps[port] == 1 && len(had[name].LoadBalancerIPs) > 0 && len(got[name].LoadBalancerIPs) == 0 {
+			t.Fatalf("L2: %s lost its addresses: %v", name, problems[name])
+		}
 	}
 }
 
@@ -86,7 +191,9 @@ func TestAllocateModel(t *testing.T) {
 			var files []*corev1.Service
 			for i := range 1 + rng.IntN(20) {
 				svc := service(fmt.Sprintf("s%d", i))
-				switch rng.IntN(6) {
+				switch rng.IntN(8) {
+				case 3:
+					loadBalancer(int32(80+rng.IntN(3)), "")(svc)
 				case 0:
 					clusterIP(fmt.Sprintf("10.43.0.%d", 1+rng.IntN(30)))(svc)
 				case 1:
@@ -96,7 +203,7 @@ func TestAllocateModel(t *testing.T) {
 				}
 				files = append(files, svc)
 			}
-			got, problems := Allocate(files, had, small)
+			got, problems := Allocate(files, had, small, testNode)
 			addresses, ports := map[netip.Addr]services.Name{}, map[uint16]services.Name{}
 			for name, a := range got {
 				if other, taken := addresses[a.ClusterIP]; taken {
@@ -110,6 +217,7 @@ func TestAllocateModel(t *testing.T) {
 					ports[n] = name
 				}
 			}
+			checkLoadBalancers(t, files, had, got, problems)
 			for _, svc := range files {
 				name := nameOf(svc)
 				a, ok := got[name]
@@ -126,9 +234,7 @@ func TestAllocateModel(t *testing.T) {
 			}
 			reversed := slices.Clone(files)
 			slices.Reverse(reversed)
-			if again, _ := Allocate(reversed, had, small); !maps.EqualFunc(got, again, func(x, y Allocation) bool {
-				return x.ClusterIP == y.ClusterIP && maps.Equal(x.NodePorts, y.NodePorts)
-			}) {
+			if again, _ := Allocate(reversed, had, small, testNode); !maps.EqualFunc(got, again, Allocation.equal) {
 				t.Fatalf("seed %d: the result depends on the order", seed)
 			}
 			had = got

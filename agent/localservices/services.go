@@ -20,11 +20,13 @@ import (
 // Prefix is the prefix of the keys of this package in the local store.
 const Prefix = "local-service/"
 
-// Options configures a Services. All fields are required.
+// Options configures a Services. All fields but Node are required.
 type Options struct {
 	NodeName string
 	// Range is the range of cluster IPs.
 	Range netip.Prefix
+	// Node has the addresses of Services of type LoadBalancer.
+	Node Node
 	// Services receives the Services and their endpoints.
 	Services *services.Store
 	// Put stores values by key; nil deletes the key. Stored are the values with Prefix.
@@ -84,7 +86,7 @@ type storedAllocation struct {
 func (s *Services) SetFiles(snap source.Snapshot) source.Snapshot {
 	s.mu.Lock()
 	s.files, s.ready = snap.Services, s.ready || snap.Ready
-	got, _ := Allocate(s.files, s.stored, s.opt.Range)
+	got, _ := Allocate(s.files, s.stored, s.opt.Range, s.opt.Node)
 	if s.ready {
 		s.persist(got) // a pod may start with these addresses
 	}
@@ -150,7 +152,7 @@ func (s *Services) sync() {
 	if !s.ready || !s.listed {
 		return
 	}
-	got, problems := Allocate(s.files, s.stored, s.opt.Range)
+	got, problems := Allocate(s.files, s.stored, s.opt.Range, s.opt.Node)
 	s.persist(got)
 	s.report(problems)
 	pods := slices.SortedFunc(maps.Values(s.pods), func(a, b *corev1.Pod) int {
@@ -180,7 +182,11 @@ func (s *Services) report(problems map[services.Name]Problem) {
 		p, bad := problems[name]
 		switch before, was := s.problems[name]; {
 		case bad && p != before:
-			s.opt.Log.Warn("service of a file not routed", "service", name, "reason", p.Reason, "err", p.Message)
+			text := "service of a file not routed"
+			if p.Routed {
+				text = "service of a file has no load balancer address"
+			}
+			s.opt.Log.Warn(text, "service", name, "reason", p.Reason, "err", p.Message)
 			s.opt.Record(reference(name), p.Reason, p.Message)
 		case was && !bad:
 			s.opt.Log.Info("service of a file routed", "service", name)
@@ -207,7 +213,7 @@ func reference(name services.Name) corev1.ObjectReference {
 func (s *Services) persist(got map[services.Name]Allocation) {
 	values := map[string][]byte{}
 	for name, a := range got {
-		if old, ok := s.stored[name]; ok && old.ClusterIP == a.ClusterIP && maps.Equal(old.NodePorts, a.NodePorts) {
+		if old, ok := s.stored[name]; ok && old.equal(a) {
 			continue
 		}
 		value, err := json.Marshal(storedAllocation{name, a})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,18 +77,16 @@ func validateService(s *corev1.Service) (errs field.ErrorList) {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), s.Name, m))
 	}
 	switch s.Spec.Type {
-	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort:
+	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
 	case corev1.ServiceTypeExternalName:
 		for _, m := range validation.IsDNS1123Subdomain(s.Spec.ExternalName) {
 			errs = append(errs, field.Invalid(spec.Child("externalName"), s.Spec.ExternalName, m))
 		}
 		return errs
-	case corev1.ServiceTypeLoadBalancer:
-		errs = append(errs, field.Forbidden(spec.Child("type"),
-			"no controller assigns a load balancer to a Service of a file: use NodePort"))
 	default:
 		errs = append(errs, field.NotSupported(spec.Child("type"), s.Spec.Type, []corev1.ServiceType{
-			corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, corev1.ServiceTypeNodePort,
+			corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer,
+			corev1.ServiceTypeNodePort,
 		}))
 	}
 	if !slices.Contains([]corev1.ServiceAffinity{corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP},
@@ -103,6 +102,14 @@ func validateService(s *corev1.Service) (errs field.ErrorList) {
 	for i, ip := range s.Spec.ExternalIPs {
 		if _, err := netip.ParseAddr(ip); err != nil {
 			errs = append(errs, field.Invalid(spec.Child("externalIPs").Index(i), ip, "must be a valid IP address"))
+		}
+	}
+	for i, r := range s.Spec.LoadBalancerSourceRanges {
+		at := spec.Child("loadBalancerSourceRanges").Index(i)
+		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			errs = append(errs, field.Forbidden(at, "may only be used when `type` is 'LoadBalancer'"))
+		} else if _, err := netip.ParsePrefix(strings.TrimSpace(r)); err != nil {
+			errs = append(errs, field.Invalid(at, r, "must be a valid CIDR value"))
 		}
 	}
 	for key, value := range s.Spec.Selector {
@@ -157,7 +164,7 @@ func validateServicePorts(s *corev1.Service, at *field.Path) (errs field.ErrorLi
 			continue
 		}
 		invalid(at.Child("nodePort"), p.NodePort, validation.IsValidPortNum(int(p.NodePort)))
-		if s.Spec.Type != corev1.ServiceTypeNodePort {
+		if s.Spec.Type != corev1.ServiceTypeNodePort && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			errs = append(errs, field.Forbidden(at.Child("nodePort"),
 				"may not be used when `type` is '"+string(s.Spec.Type)+"'"))
 		}

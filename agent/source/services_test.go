@@ -33,7 +33,10 @@ func TestServicesOfFiles(t *testing.T) {
 	for spec, want := range map[string]string{
 		"{}":                                 "a.yaml:4: spec.ports: Required value",
 		"{clusterIP: x, ports: [{port: 1}]}": "spec.clusterIP: Invalid value: \"x\"",
-		"{type: LoadBalancer, ports: [{port: 1}]}":          "spec.type: Forbidden: no controller assigns",
+		"{loadBalancerSourceRanges: [10.0.0.0/8], ports: [{port: 1}]}": "spec.loadBalancerSourceRanges[0]: Forbidden",
+		"{type: LoadBalancer, loadBalancerSourceRanges: [x], ports: [{port: 1}]}": "spec.loadBalancerSourceRanges[0]: " +
+			"Invalid value: \"x\"",
+		"{type: Other, ports: [{port: 1}]}":                 "spec.type: Unsupported value",
 		"{ports: [{port: 1}, {port: 2}]}":                   "spec.ports[0].name: Required value",
 		"{ports: [{port: 1, name: a}, {port: 1, name: b}]}": "spec.ports[1]: Duplicate value",
 		"{ports: [{port: 70000}]}":                          "spec.ports[0].port: Invalid value: 70000",
@@ -45,9 +48,11 @@ func TestServicesOfFiles(t *testing.T) {
 		"{sessionAffinity: Cookie, ports: [{port: 1}]}":     "spec.sessionAffinity: Unsupported value",
 		"{externalIPs: [10.0.0.300], ports: [{port: 1}]}":   "spec.externalIPs[0]: Invalid value",
 
-		"{clusterIP: None, selector: {a: b}}":                                  "",
-		"{type: ExternalName, externalName: example.org}":                      "",
-		"{type: NodePort, ports: [{port: 1, nodePort: 30000, protocol: UDP}]}": "",
+		"{clusterIP: None, selector: {a: b}}":                                              "",
+		"{type: LoadBalancer, ports: [{port: 1, nodePort: 30000}]}":                        "",
+		"{type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0/8], ports: [{port: 1}]}": "",
+		"{type: ExternalName, externalName: example.org}":                                  "",
+		"{type: NodePort, ports: [{port: 1, nodePort: 30000, protocol: UDP}]}":             "",
 	} {
 		_, err := read(head+"spec: "+spec, nil)
 		if got := fmt.Sprint(err); err != nil && !strings.Contains("a.yaml:"+got,

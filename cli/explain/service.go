@@ -23,6 +23,8 @@ type ServiceState struct {
 	Proxy, ProxyError string
 	// EndpointsKnown is true if the node has read all EndpointSlices.
 	EndpointsKnown bool
+	// LoadBalancerProblem is why a Service of a file has no load balancer address, if known.
+	LoadBalancerProblem string
 	// AnnouncedBy returns the node that announces an address of a load balancer. Nil: no addresses are announced.
 	AnnouncedBy func(netip.Addr) string
 	// AddressHolder returns the hardware address of another host that has an address of a load balancer, which this
@@ -35,6 +37,7 @@ func Service(s ServiceState) nodeapi.Service {
 	out := nodeapi.Service{
 		Namespace: s.Service.Namespace, Name: s.Service.Name.Name, Type: string(s.Service.Type),
 		ClusterIPs: addressTexts(s.Service.ClusterIPs), NotRouted: s.NotProxied,
+		ExternalIPs: addressTexts(slices.Concat(s.Service.LoadBalancerIPs, s.Service.ExternalIPs)),
 	}
 	for _, f := range s.Frontends {
 		x := nodeapi.ServiceFrontend{
@@ -171,7 +174,11 @@ func (s ServiceState) problems() (out []string) {
 		}
 	}
 	if s.Service.Type == corev1.ServiceTypeLoadBalancer && len(s.Service.LoadBalancerIPs) == 0 {
-		out = append(out, "The load balancer has no address that nodes route: see status.loadBalancer of the Service.")
+		why := "see status.loadBalancer of the Service"
+		if s.LoadBalancerProblem != "" {
+			why = s.LoadBalancerProblem
+		}
+		out = append(out, "The load balancer has no address that nodes route: "+why+".")
 	}
 	return append(out, s.problemsOfFrontends()...)
 }

@@ -89,7 +89,12 @@ func TestServiceSummaryAndProblems(t *testing.T) {
 		{"no address of a load balancer", func(s *services.Service, _ *ServiceState) {
 			s.Type = corev1.ServiceTypeLoadBalancer
 		}, []string{"10.1.0.1 n1"}, "this node sends connections for default/web to 1 of 1 endpoint",
-			[]string{"The load balancer has no address"}},
+			[]string{"The load balancer has no address that nodes route: see status.loadBalancer of the Service."}},
+		{"no address of a load balancer of a file", func(s *services.Service, x *ServiceState) {
+			s.Type = corev1.ServiceTypeLoadBalancer
+			x.LoadBalancerProblem = "port 80/TCP of 192.0.2.1 belongs to Service default/first"
+		}, []string{"10.1.0.1 n1"}, "this node sends connections for default/web to 1 of 1 endpoint",
+			[]string{"nodes route: port 80/TCP of 192.0.2.1 belongs to Service default/first."}},
 		{"another host has the address", func(s *services.Service, x *ServiceState) {
 			s.Type, s.LoadBalancerIPs = corev1.ServiceTypeLoadBalancer, []netip.Addr{netip.MustParseAddr("192.0.2.200")}
 			x.AddressHolder = func(netip.Addr) string { return "02:00:00:00:00:01" }

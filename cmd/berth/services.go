@@ -9,8 +9,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"berth/agent/localservices"
 	"berth/cli/explain"
 	"berth/nodeapi"
+	"berth/services"
 	"berth/services/dns"
 )
 
@@ -29,6 +31,10 @@ func (b *berth) listServices(_ context.Context, namespace, name string) (nodeapi
 			out.DNSAddresses = s.clusterDNS()
 		}
 	}
+	var problems map[services.Name]localservices.Problem
+	if s.local != nil {
+		problems = s.local.Problems()
+	}
 	for _, n := range s.store.Names() {
 		if namespace != "" && n.Namespace != namespace || name != "" && n.Name != name {
 			continue
@@ -40,12 +46,12 @@ func (b *berth) listServices(_ context.Context, namespace, name string) (nodeapi
 		out.Services = append(out.Services, explain.Service(explain.ServiceState{
 			Service: svc, Slices: endpoints, Explanation: s.proxy.Explain(svc, endpoints), Proxy: out.Proxy,
 			ProxyError: out.ProxyError, EndpointsKnown: endpointsKnown,
-			AnnouncedBy: s.announcer.AnnouncedBy, AddressHolder: s.addressHolder,
+			LoadBalancerProblem: problems[n].Message, AnnouncedBy: s.announcer.AnnouncedBy, AddressHolder: s.addressHolder,
 		}))
 	}
 	if s.local != nil {
-		for n, problem := range s.local.Problems() {
-			if (namespace == "" || n.Namespace == namespace) && (name == "" || n.Name == name) {
+		for n, problem := range problems {
+			if !problem.Routed && (namespace == "" || n.Namespace == namespace) && (name == "" || n.Name == name) {
 				out.Services = append(out.Services, explain.RefusedService(n, problem.Message))
 			}
 		}

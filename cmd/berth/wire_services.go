@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"sync/atomic"
@@ -184,7 +185,8 @@ func (b *berth) proxyNode(n *corev1.Node) proxy.Node {
 func (b *berth) newLocalServices() *localservices.Services {
 	return localservices.New(localservices.Options{
 		NodeName: b.config.NodeName, Range: b.config.Network.ServiceCIDR, Services: b.services.store,
-		Put: b.store.PutNodeValues, Stored: b.nodeValues(localservices.Prefix), Log: b.log,
+		Node: b.loadBalancerNode(),
+		Put:  b.store.PutNodeValues, Stored: b.nodeValues(localservices.Prefix), Log: b.log,
 		Record: func(ref corev1.ObjectReference, reason, message string) {
 			b.events.Record(eventRef(ref), events.Event{
 				Type: corev1.EventTypeWarning, Reason: reason, Message: message,
@@ -195,6 +197,15 @@ func (b *berth) newLocalServices() *localservices.Services {
 			return b.agent.StatusCache.Watch(ctx, handle)
 		},
 	})
+}
+
+// loadBalancerNode returns the addresses of the node and the ports of them that stay with it.
+func (b *berth) loadBalancerNode() localservices.Node {
+	out := localservices.Node{Addresses: b.host.addrs, Reserved: map[string]string{"TCP/22": "SSH"}}
+	if port := b.config.Server.Port; b.config.Server.Enabled && port != 0 {
+		out.Reserved[fmt.Sprintf("TCP/%d", port)] = "the node agent"
+	}
+	return out
 }
 
 // fileSource is the source of manifest files, whose Services go to the node services.
