@@ -191,7 +191,7 @@ func (e *Election) Decide(now time.Time) (announce []netip.Addr, next time.Time)
 	return announce, next
 }
 
-// excuse does not count the time in which this node did not run against its peers: their beats may wait in
+// excuse extends the timeouts of peers by the time in which this node did not run: their beats may wait in
 // its sockets. A node decides at each interval unless it has no CPU time or is suspended.
 func (e *Election) excuse(now time.Time) {
 	stalled := now.Sub(e.ran) - e.timing.Interval
