@@ -7,6 +7,9 @@
 // only on an interface with a network that contains the address. The addresses are not assigned to
 // interfaces: the Service proxy routes them.
 //
+// Before an announcement, the node asks whether another host of the network has the address. If one that is
+// no node answers, no node announces the address until it is free.
+//
 // Agents exchange beats as Ethernet frames on the same network. They therefore need no address, port or
 // firewall rule, and cannot come from pods or from other networks.
 //
