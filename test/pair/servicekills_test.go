@@ -38,7 +38,6 @@ import (
 const (
 	echoPort        = 8080
 	heldConnections = 200
-	queryTimeout    = 10 * time.Second // of each of the two attempts, as of a resolver on a busy machine
 	echoTimeout     = 30 * time.Second
 	maxRestartDelay = time.Second // RestartSec of berth.service
 )
@@ -75,6 +74,7 @@ type serviceKills struct {
 	ns      netns.NsHandle    // of the host
 	client  string            // file of the network namespace of the client pod
 	stable4 []string          // addresses of the stable pods
+	timeout time.Duration     // of each of the two attempts of a DNS query
 	udp     map[string]string // addresses of the churn Services that have UDP, by name
 	pods    []string          // changing pods that exist
 	held    []*heldConnection
@@ -113,12 +113,15 @@ func TestServicesUnderKills(t *testing.T) {
 	t.Logf("%d kills, seed %d: set BERTH_SEED=%d to repeat", kills, seed, seed)
 	s := &serviceKills{
 		Pair: &Pair{t: t}, rng: rand.New(rand.NewPCG(uint64(seed), 17)), udp: map[string]string{},
-		stop: make(chan struct{}),
+		stop: make(chan struct{}), timeout: 15 * time.Second, // for a machine that runs other tests
+	}
+	if os.Getenv("BERTH_TORTURE") != "" {
+		s.timeout = 5 * time.Second // as resolvers have it
 	}
 	s.setUp()
 	s.must(s.Agent.Restart(t.Context())) // removes the chains that no Service uses any more
 	s.waitForQuery()
-	before := s.rules()
+	before := s.settledRules()
 	s.hold()
 	s.startStreams()
 	began := time.Now()
@@ -357,6 +360,7 @@ func (s *serviceKills) hold() {
 				s.t.Fatalf("%s: %v", kind.name, err)
 			}
 			s.held = append(s.held, c)
+			s.t.Cleanup(func() { _ = c.Close() }) // before the servers wait for their connections
 		}
 	}
 	if len(s.held) != heldConnections {
@@ -435,11 +439,11 @@ func (s *serviceKills) fail(what string, err error) {
 // query resolves the name of the Service with up to two attempts. It runs in the network namespace of a client.
 func (s *serviceKills) query(want string) {
 	began := time.Now()
-	err := resolve(want)
+	err := s.resolve(want)
 	if err != nil {
 		s.retried.Add(1)
 		s.t.Logf("DNS query failed once after %s: %v", time.Since(began), err)
-		err = resolve(want)
+		err = s.resolve(want)
 	}
 	if err != nil {
 		s.fail("DNS query", err)
@@ -449,10 +453,10 @@ func (s *serviceKills) query(want string) {
 	s.slowest.Store(max(s.slowest.Load(), int64(time.Since(began)))) // two streams: about right
 }
 
-func resolve(want string) error {
+func (s *serviceKills) resolve(want string) error {
 	m := &dns.Msg{}
 	m.SetQuestion("stable.default.svc.cluster.local.", dns.TypeA)
-	client := dns.Client{Timeout: queryTimeout}
+	client := dns.Client{Timeout: s.timeout}
 	answer, _, err := client.Exchange(m, "10.43.0.10:53")
 	if err != nil {
 		return err
@@ -468,7 +472,7 @@ func (s *serviceKills) waitForQuery() {
 	s.t.Helper()
 	want := s.field("service", "stable", ".spec.clusterIP")
 	s.waitUntil("an answer to a DNS query", func() string {
-		if err := hosts.RunInNetNS(s.client, func() error { return resolve(want) }); err != nil {
+		if err := hosts.RunInNetNS(s.client, func() error { return s.resolve(want) }); err != nil {
 			return err.Error()
 		}
 		return ""

@@ -59,6 +59,21 @@ func (s *serviceKills) rules() kernelRules {
 	return out
 }
 
+// settledRules returns the rules when the agent knows the pod CIDRs of the node.
+func (s *serviceKills) settledRules() (out kernelRules) {
+	s.t.Helper()
+	s.waitUntil("the pod CIDRs in the rules", func() string {
+		out = s.rules()
+		for _, line := range out.elements {
+			if strings.Contains(line, " set local-pods ") {
+				return ""
+			}
+		}
+		return "no local pods"
+	})
+	return out
+}
+
 // countRules returns the number of rules of each chain.
 func (s *serviceKills) countRules() map[string]int {
 	s.t.Helper()
