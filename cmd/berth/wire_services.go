@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/localservices"
 	"berth/agent/plan"
@@ -109,6 +110,9 @@ func (b *berth) newAnnouncer() *announce.Announcer {
 func (b *berth) addressConflict(c announce.Conflict) {
 	ref := events.PodRef{
 		Namespace: c.Service.Namespace, Name: c.Service.Name.Name, UID: c.Service.UID, Kind: "Service", APIVersion: "v1",
+	}
+	if ref.UID == "" { // stored by an earlier release, and the API server has not answered yet
+		ref.UID = types.UID("service-" + c.Service.Name.String())
 	}
 	ev := events.Event{Type: corev1.EventTypeWarning, Reason: "LoadBalancerAddressConflict", Message: c.Message()}
 	if c.Over {

@@ -57,6 +57,7 @@ func (c Conflict) Message() string {
 // probe is the check of an address that this node can serve.
 type probe struct {
 	running bool
+	waited  bool      // this round has been extended
 	sent    int       // packets of this round
 	round   int       // rounds with an answer
 	next    time.Time // when the next packet is due, the round ends, or the next round starts
@@ -67,8 +68,12 @@ type probe struct {
 
 // start begins a round.
 func (p *probe) start(now time.Time) {
-	p.running, p.sent, p.round, p.next, p.answers = true, 0, 0, now, nil
+	p.running, p.round = true, 0
+	p.again(now)
 }
+
+// again begins a further round.
+func (p *probe) again(now time.Time) { p.sent, p.waited, p.next, p.answers = 0, false, now, nil }
 
 // setLevels passes the addresses that this node can serve to the election, except those with a conflict.
 func (s *segment) setLevels(now time.Time, levels map[netip.Addr]election.Level) {
@@ -133,6 +138,8 @@ func (s *segment) stepProbes(now time.Time) (next time.Time) {
 				s.sendProbe(a)
 				p.sent++
 				p.next = now.Add(probeInterval)
+			case !p.waited && now.Sub(p.next) >= probeInterval: // no CPU time: answers may wait in the socket
+				p.waited, p.next = true, now.Add(probeInterval)
 			default:
 				s.endRound(now, a, p)
 			}
@@ -163,7 +170,7 @@ func (s *segment) endRound(now time.Time, a netip.Addr, p *probe) {
 		s.decideAt = now
 	case before == "" && p.round+1 < probeRounds:
 		p.round++
-		p.sent, p.answers, p.next = 0, nil, now
+		p.again(now)
 	default:
 		p.running, p.clearAt, p.holder, p.next = false, time.Time{}, holder, now.Add(conflictRetry)
 		if before != holder {
