@@ -20,9 +20,9 @@ import (
 var errReload = errors.New("restarting")
 
 // runAndReload runs the agent. SIGHUP, and a change of the host's addresses (errAddressesChanged) or of the
-// kind of the control plane (errControlPlaneChanged), restart the complete agent in the same process with a new configuration, because a change can
-// affect many packages. Pods keep running. An invalid configuration is reported, and the agent
-// keeps its current one.
+// kind of the control plane (errControlPlaneChanged), restart the complete agent in the same process with a
+// new configuration, because a change can affect many packages. Pods keep running. An invalid configuration
+// is reported, and the agent keeps its current one.
 func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	config, warnings, err := nodeconfig.Load(flags)
 	if err != nil {
