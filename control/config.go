@@ -111,7 +111,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("data-dir: required")
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return fmt.Errorf("listen: %q is not ADDRESS:PORT: %w", c.Listen, err)
+		return fmt.Errorf("bind-address and secure-port: %q is not ADDRESS:PORT: %w", c.Listen, err)
 	}
 	if (c.Etcd.CertFile == "") != (c.Etcd.KeyFile == "") {
 		return fmt.Errorf("etcd-certfile and etcd-keyfile: must be set together")

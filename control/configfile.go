@@ -2,9 +2,11 @@ package control
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +27,10 @@ type ConfigFile struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	DataDir string   `json:"dataDir,omitempty"`
+	DataDir     string     `json:"dataDir,omitempty"`
+	BindAddress netip.Addr `json:"bindAddress,omitzero"`
+	SecurePort  *uint16    `json:"securePort,omitempty"` // 0 selects a free port
+	// Listen is the deprecated ADDRESS:PORT. BindAddress and SecurePort take precedence.
 	Listen  string   `json:"listen,omitempty"`
 	TLSSANs []string `json:"tlsSANs,omitempty"`
 	// Controllers as in Config.Controllers.
@@ -101,6 +106,9 @@ func ReadConfigFile(path string) (*ConfigFile, error) {
 
 // Deprecations returns a warning for each deprecated field that is set.
 func (f *ConfigFile) Deprecations() (warnings []string) {
+	if f.Listen != "" {
+		warnings = append(warnings, "listen is deprecated, use bindAddress and securePort")
+	}
 	if f.Names != nil {
 		warnings = append(warnings, "names is deprecated, use tlsSANs")
 	}
@@ -128,7 +136,7 @@ func (f *ConfigFile) ApplyTo(c *Config, isSet func(flag string) bool) {
 		}
 	}
 	text("data-dir", &c.DataDir, f.DataDir)
-	text("listen", &c.Listen, f.Listen)
+	f.applyListen(c, isSet)
 	if !isSet("tls-san") && !isSet("name") {
 		c.TLSSANs = slices.Concat(c.TLSSANs, f.TLSSANs, f.Names)
 	}
@@ -168,6 +176,34 @@ func (f *ConfigFile) ApplyTo(c *Config, isSet func(flag string) bool) {
 	text("service-account-issuer", &c.ServiceAccountIssuer, f.ServiceAccountIssuer)
 	list("disable-admission-plugins", &c.DisabledAdmissionPlugins, f.DisableAdmissionPlugins)
 	text("encryption-provider-config", &c.EncryptionConfig, f.EncryptionProviderConfig)
+}
+
+// applyListen copies the address and the port of the API.
+func (f *ConfigFile) applyListen(c *Config, isSet func(flag string) bool) {
+	if isSet("listen") {
+		return
+	}
+	host, port, _ := net.SplitHostPort(c.Listen)
+	if f.Listen != "" {
+		oldHost, oldPort, err := net.SplitHostPort(f.Listen)
+		if err != nil {
+			c.Listen = f.Listen // Validate reports the error
+			return
+		}
+		if !isSet("bind-address") {
+			host = oldHost
+		}
+		if !isSet("secure-port") {
+			port = oldPort
+		}
+	}
+	if f.BindAddress.IsValid() && !isSet("bind-address") {
+		host = f.BindAddress.String()
+	}
+	if f.SecurePort != nil && !isSet("secure-port") {
+		port = strconv.Itoa(int(*f.SecurePort))
+	}
+	c.Listen = net.JoinHostPort(host, port)
 }
 
 // applyServices copies the settings of Services.

@@ -24,7 +24,7 @@ func TestConfigFileFlagsTakePrecedence(t *testing.T) {
 	f, err := ReadConfigFile(
 		file(
 			t,
-			configHeader+"listen: 10.0.0.1:6443\ndataDir: /data\ntlsSANs: [a, b]\ncontrollers: [scheduler]\n"+
+			configHeader+"bindAddress: 10.0.0.1\nsecurePort: 443\ndataDir: /data\ntlsSANs: [a, b]\ncontrollers: [scheduler]\n"+
 				"podRanges: [10.1.0.0/16]\nnodeMonitorGracePeriod: 1m\n"+
 				"serviceAccountExtendTokenExpiration: false\netcd: {servers: [\"https://e:2379\"], caFile: /ca}\n",
 		),
@@ -35,7 +35,7 @@ func TestConfigFileFlagsTakePrecedence(t *testing.T) {
 	c := Default()
 	c.DataDir = "/flag"
 	f.ApplyTo(&c, func(flag string) bool { return flag == "data-dir" })
-	if c.DataDir != "/flag" || c.Listen != "10.0.0.1:6443" || len(c.TLSSANs) != 2 || len(c.ClusterCIDRs) != 1 ||
+	if c.DataDir != "/flag" || c.Listen != "10.0.0.1:443" || len(c.TLSSANs) != 2 || len(c.ClusterCIDRs) != 1 ||
 		c.ClusterCIDRs[0].String() != "10.1.0.0/16" ||
 		c.Etcd.Endpoints[0] != "https://e:2379" ||
 		c.Etcd.CAFile != "/ca" ||
@@ -78,6 +78,34 @@ func TestConfigFileDeprecatedFields(t *testing.T) {
 	}
 }
 
+func TestConfigFileListenAddress(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ name, text, flag, want string }{
+		{"default", "", "", "[::]:6443"},
+		{"address", "bindAddress: 10.0.0.1\n", "", "10.0.0.1:6443"},
+		{"port", "securePort: 0\n", "", "[::]:0"},
+		{"former field", "listen: localhost:443\n", "", "localhost:443"},
+		{"former field and port", "listen: 10.0.0.1:443\nsecurePort: 444\n", "", "10.0.0.1:444"},
+		{"address by flag", "bindAddress: 10.0.0.1\nsecurePort: 443\n", "bind-address", "[::]:443"},
+		{"former field and port by flag", "listen: 10.0.0.1:443\n", "secure-port", "10.0.0.1:6443"},
+		{"former flag", "bindAddress: 10.0.0.1\nsecurePort: 443\nlisten: 10.0.0.2:444\n", "listen", "[::]:6443"},
+		{"former field without port", "listen: 10.0.0.1\n", "", "10.0.0.1"},
+	} {
+		f, err := ReadConfigFile(file(t, configHeader+row.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Default()
+		f.ApplyTo(&c, func(flag string) bool { return flag == row.flag })
+		if c.Listen != row.want {
+			t.Errorf("%s: got %s, want %s", row.name, c.Listen, row.want)
+		}
+		if got := len(f.Deprecations()); (got == 1) != strings.Contains(row.text, "listen") {
+			t.Errorf("%s: %d warnings", row.name, got)
+		}
+	}
+}
+
 func TestReadConfigFileErrorNamesField(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"wrong kind", "apiVersion: v1\nkind: Pod\n",
@@ -100,7 +128,8 @@ func TestConfigValidateErrorNamesField(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		{"listen address without port", func(c *Config) { c.Listen = "10.0.0.1" }, "listen:"},
+		{"listen address without port", func(c *Config) { c.Listen = "10.0.0.1" },
+			`bind-address and secure-port: "10.0.0.1" is not`},
 		{"empty data directory", func(c *Config) { c.DataDir = "" }, "data-dir:"},
 		{"unknown controller", func(c *Config) { c.Controllers = []string{"nonsense"} },
 			`controllers: "nonsense" is not a known controller`},

@@ -63,7 +63,7 @@ Objects in an external etcd cluster (--etcd-servers) are not included: back up e
 			if err := p.loadConfigFile(cmd); err != nil {
 				return err
 			}
-			p.config.Version, p.config.Log = version, newLog(false)
+			p.config.Version, p.config.Log = version, newLog(0)
 			if err := control.Backup(cmd.Context(), p.config, p.file, args[0]); err != nil {
 				return err
 			}

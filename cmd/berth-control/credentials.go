@@ -45,16 +45,16 @@ func (r *clientOptions) client() (*kubernetes.Clientset, *restclient.Config, err
 func kubeconfigCommand() *cobra.Command {
 	var dataDir, server, name string
 	var groups []string
-	var valid time.Duration
+	var validity time.Duration
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print a kubeconfig",
 		Long: `Print a kubeconfig with a new client certificate, signed by the certificate authority in the data
 directory. Without --user the certificate is for the administrator, a member of system:masters. A client certificate
-cannot be revoked before it expires: keep --valid short for other users.`,
+cannot be revoked before it expires: keep --validity-period short for other users.`,
 		Args: cobra.NoArgs,
 		Example: `  berth-control kubeconfig --server https://control.example.com:6443 > ~/.kube/config
-  berth-control kubeconfig --user jane --group developers --valid 720h`,
+  berth-control kubeconfig --user jane --group developers --validity-period 720h`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			pkiDir := filepath.Join(dataDir, "pki")
 			if _, err := os.Stat(filepath.Join(pkiDir, "ca.key")); err != nil {
@@ -78,7 +78,7 @@ cannot be revoked before it expires: keep --valid short for other users.`,
 			} else if len(groups) > 0 {
 				return errors.New("group: requires --user")
 			}
-			subject.Duration = valid
+			subject.Duration = validity
 			cert, key, err := authority.Issue(subject)
 			if err != nil {
 				return err
@@ -97,7 +97,8 @@ cannot be revoked before it expires: keep --valid short for other users.`,
 		"admin.kubeconfig)")
 	f.StringVar(&name, "user", "", "user name (default: the administrator)")
 	f.StringSliceVar(&groups, "group", nil, "group of the user; may be repeated")
-	f.DurationVar(&valid, "valid", 365*24*time.Hour, "validity period of the certificate")
+	f.DurationVar(&validity, "validity-period", 365*24*time.Hour, "validity period of the certificate")
+	addFormerFlag(f, "valid", "validity-period")
 	return cmd
 }
 

@@ -25,7 +25,8 @@ const freshConfig = `# Configuration of berth-control. "berth-control serve --he
 apiVersion: ` + control.ConfigFileAPIVersion + `
 kind: ` + control.ConfigFileKind + `
 dataDir: ` + dataDir + `
-listen: "[::]:6443"
+bindAddress: "::"
+securePort: 6443
 # tlsSANs: [control.example.com]    # additional names and addresses in the server certificate
 # podRanges: [10.42.0.0/16]
 # serviceRanges: [10.43.0.0/16]

@@ -8,11 +8,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
+// debugVerbosity is the verbosity from which debug messages are logged, as in berth and the kubelet.
+const debugVerbosity = 4
+
 // newLog returns a logger to standard error and redirects the logs of libraries to it.
 // Informational messages of libraries are logged at debug level.
-func newLog(debug bool) *slog.Logger {
+func newLog(verbosity int) *slog.Logger {
 	level := slog.LevelInfo
-	if debug {
+	if verbosity >= debugVerbosity {
 		level = slog.LevelDebug
 	}
 	text := slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})

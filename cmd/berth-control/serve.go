@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -17,7 +18,7 @@ import (
 func serveCommand() *cobra.Command {
 	c, old := control.Default(), &deprecatedFlags{}
 	var file string
-	var verbose bool
+	var verbosity int
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the control server",
@@ -35,7 +36,8 @@ A configuration file has the same settings as the flags. A flag takes precedence
   apiVersion: ` + control.ConfigFileAPIVersion + `
   kind: ` + control.ConfigFileKind + `
   dataDir: /var/lib/berth-control
-  listen: "[::]:6443"
+  bindAddress: "::"
+  securePort: 6443
   tlsSANs: [control.example.com]    # additional names and addresses in the server certificate
   podRanges: [10.42.0.0/16]         # CIDR for pods; each node gets a part of it
   nodeMonitorGracePeriod: 40s       # time without a heartbeat until a node counts as unreachable
@@ -53,7 +55,7 @@ Known controllers: ` + strings.Join(control.ControllerNames(), ", ") + `.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Version = version
-			c.Log = newLog(verbose)
+			c.Log = newLog(verbosity)
 			if file != "" {
 				f, err := control.ReadConfigFile(file)
 				if err != nil {
@@ -68,10 +70,9 @@ Known controllers: ` + strings.Join(control.ControllerNames(), ", ") + `.`,
 			return runServer(cmd.Context(), c)
 		},
 	}
-	serveFlags(cmd.Flags(), &c)
-	old.addTo(cmd.Flags())
+	serveFlags(cmd.Flags(), &c, &verbosity)
+	old.addTo(cmd.Flags(), &c, &verbosity)
 	cmd.Flags().StringVar(&file, "config", "", "configuration file")
-	cmd.Flags().BoolVar(&verbose, "debug", false, "log at debug level")
 	return cmd
 }
 
@@ -122,8 +123,11 @@ func notify(ctx context.Context, manager systemd.Notifier, server *control.Serve
 	send(systemd.Stopping)
 }
 
-func serveFlags(f *pflag.FlagSet, c *control.Config) {
-	f.StringVar(&c.Listen, "listen", c.Listen, "ADDRESS:PORT of the API; port 0 selects a free port")
+func serveFlags(f *pflag.FlagSet, c *control.Config, verbosity *int) {
+	f.IntVarP(verbosity, "v", "v", 0, "log verbosity: 0 to 3 state changes, 4 and higher debug")
+	f.Var(listenAddress{&c.Listen}, "bind-address",
+		"IP address of the API; an unspecified address (0.0.0.0 or ::) selects all interfaces")
+	f.Var(listenPort{&c.Listen}, "secure-port", "port of the API; 0 selects a free port")
 	f.StringSliceVar(
 		&c.DisabledAdmissionPlugins,
 		"disable-admission-plugins",
@@ -285,18 +289,31 @@ func setType(f *pflag.FlagSet, name, typeName string) {
 
 // deprecatedFlags are former spellings of flags, and flags without effect. They are accepted for one release.
 type deprecatedFlags struct {
-	names, off     []string
-	servicesRouted bool
+	flags      *pflag.FlagSet
+	names, off []string
 }
 
-func (d *deprecatedFlags) addTo(f *pflag.FlagSet) {
-	f.StringSliceVar(&d.names, "name", nil, "use --tls-san")
-	f.StringSliceVar(&d.off, "off", nil, "use --controllers")
-	f.BoolVar(&d.servicesRouted, "services-routed", false, "has no effect")
-	for name, usage := range map[string]string{
-		"name": "use --tls-san", "off": "use --controllers='*,-NAME'",
-		"services-routed": "it has no effect: pods always get the ClusterIP of default/kubernetes",
-	} {
+// deprecatedServeFlags contains the advice for each deprecated flag of serve.
+var deprecatedServeFlags = map[string]string{
+	"name": "use --tls-san", "off": "use --controllers='*,-NAME'",
+	"listen": "use --bind-address and --secure-port", "debug": "use -v=4",
+	"services-routed": "it has no effect: pods always get the ClusterIP of default/kubernetes",
+}
+
+func (d *deprecatedFlags) addTo(f *pflag.FlagSet, c *control.Config, verbosity *int) {
+	d.flags = f
+	f.StringSliceVar(&d.names, "name", nil, "")
+	f.StringSliceVar(&d.off, "off", nil, "")
+	f.StringVar(&c.Listen, "listen", c.Listen, "")
+	f.BoolFunc("debug", "", func(text string) error {
+		on, err := strconv.ParseBool(text)
+		if on {
+			*verbosity = max(*verbosity, debugVerbosity)
+		}
+		return err
+	})
+	f.Bool("services-routed", false, "")
+	for name, usage := range deprecatedServeFlags {
 		if err := f.MarkDeprecated(name, usage); err != nil {
 			panic(err) // the flag is defined above
 		}
@@ -304,15 +321,21 @@ func (d *deprecatedFlags) addTo(f *pflag.FlagSet) {
 }
 
 func (d *deprecatedFlags) applyTo(c *control.Config) {
-	if len(d.names) > 0 {
-		c.Log.Warn("flag deprecated", "flag", "name", "use", "tls-san")
-		c.TLSSANs = append(c.TLSSANs, d.names...)
-	}
+	d.flags.Visit(func(f *pflag.Flag) {
+		if advice := deprecatedServeFlags[f.Name]; advice != "" {
+			c.Log.Warn("flag deprecated", "flag", f.Name, "advice", advice)
+		}
+	})
+	c.TLSSANs = append(c.TLSSANs, d.names...)
 	if len(d.off) > 0 {
-		c.Log.Warn("flag deprecated", "flag", "off", "use", "controllers")
 		c.Controllers = control.DisableControllers(c.Controllers, d.off...)
 	}
-	if d.servicesRouted {
-		c.Log.Warn("flag deprecated and ignored", "flag", "services-routed")
+}
+
+// addFormerFlag adds a deprecated former spelling of a flag, which is accepted for one release.
+func addFormerFlag(f *pflag.FlagSet, former, name string) {
+	f.Var(f.Lookup(name).Value, former, "")
+	if err := f.MarkDeprecated(former, "use --"+name); err != nil {
+		panic(err) // the flag is defined above
 	}
 }

@@ -37,7 +37,7 @@ bootstrap.kubernetes.io/token in namespace kube-system, the standard Kubernetes 
 // tokenOptions holds the flags of token create.
 type tokenOptions struct {
 	server, description string
-	valid               time.Duration
+	ttl                 time.Duration
 	reusable            bool
 }
 
@@ -50,7 +50,7 @@ func tokenCreate(r *clientOptions) *cobra.Command {
 certificate authority of this server: the host connects to no other server. A token is valid for one node, until it
 expires.`,
 		Example: `  berth-control token create
-  berth-control token create --server https://control.example.com:6443 --valid 10m`,
+  berth-control token create --server https://control.example.com:6443 --ttl 10m`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, config, err := r.client()
@@ -62,7 +62,8 @@ expires.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&w.server, "server", "", "URL by which the node reaches the server (default: an address of this host)")
-	f.DurationVar(&w.valid, "valid", time.Hour, "validity of the token; 0 means that it never expires")
+	f.DurationVar(&w.ttl, "ttl", time.Hour, "time after which the token expires; 0 means that it never expires")
+	addFormerFlag(f, "valid", "ttl")
 	f.BoolVar(&w.reusable, "reusable", false, "allow any number of nodes to join with the token until it expires")
 	f.StringVar(&w.description, "description", "", "description of the token, for token list")
 	return cmd
@@ -74,8 +75,8 @@ func (w *tokenOptions) create(
 	config *restclient.Config,
 	out, warn io.Writer,
 ) error {
-	if w.valid < 0 {
-		return errors.New("valid: must not be negative")
+	if w.ttl < 0 {
+		return errors.New("ttl: must not be negative")
 	}
 	if len(config.CAData) == 0 {
 		return errors.New("kubeconfig: contains no certificate-authority-data to pin")
@@ -93,8 +94,8 @@ func (w *tokenOptions) create(
 		return err
 	}
 	token.Description, token.SingleUse = w.description, !w.reusable
-	if w.valid > 0 {
-		token.Expires = time.Now().Add(w.valid)
+	if w.ttl > 0 {
+		token.Expires = time.Now().Add(w.ttl)
 	}
 	if _, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Create(ctx, token.ToSecret(),
 		metav1.CreateOptions{}); err != nil {
@@ -104,7 +105,7 @@ func (w *tokenOptions) create(
 		_, _ = fmt.Fprintf(warn, "berth-control: %s is reachable from this host only; use --server for other hosts\n",
 			server)
 	}
-	_, err = fmt.Fprintf(out, "berth join --server %s --token %s --ca-hash %s\n", server, token.Token(), hash)
+	_, err = fmt.Fprintf(out, "berth join --server %s --token %s --discovery-token-ca-cert-hash %s\n", server, token.Token(), hash)
 	return err
 }
 

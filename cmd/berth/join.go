@@ -23,10 +23,13 @@ type joinOptions struct {
 	certDir                       string // empty: from the configuration
 }
 
+// hashFlag is the name of the flag in kubeadm join.
+const hashFlag = "discovery-token-ca-cert-hash"
+
 func joinCommand() *cobra.Command {
 	var j joinOptions
 	cmd := &cobra.Command{
-		Use:   "join --server URL --token TOKEN --ca-hash HASH",
+		Use:   "join --server URL --token TOKEN --discovery-token-ca-cert-hash HASH",
 		Short: "Join this host to a cluster",
 		Long: `Join this host to a cluster as a node: verify the CA of the API server by its hash, write a bootstrap
 kubeconfig with the token, and add it to the agent's configuration, together with the CA of the API server
@@ -41,17 +44,26 @@ and the certificates of the node are renamed with the suffix .old, and the agent
 
 Nothing is changed on the API server. When the agent is restarted, it requests a client certificate, which
 replaces the token, and registers the node. "berth-control token create" on the server prints the complete
-command. For other Kubernetes clusters run "kubeadm token create --print-join-command" and pass its
---discovery-token-ca-cert-hash as --ca-hash.`,
-		Example: `  berth join --server https://10.0.0.1:6443 --token abcdef.0123456789abcdef --ca-hash sha256:6b1c…
+command. For other Kubernetes clusters run "kubeadm token create --print-join-command": --token and
+--discovery-token-ca-cert-hash have the same values here.`,
+		Example: `  berth join --server https://10.0.0.1:6443 --token abcdef.0123456789abcdef \
+    --discovery-token-ca-cert-hash sha256:6b1c…
   systemctl restart berth`,
 		Args: cobra.NoArgs,
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			if f := cmd.Flags(); f.Changed("ca-hash") {
+				return f.Set(hashFlag, j.hash) // satisfies that the flag is required
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return j.do(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&j.server, "server", "", "URL of the API server: https://HOST:PORT")
 	f.StringVar(&j.token, "token", "", "bootstrap token")
-	f.StringVar(&j.hash, "ca-hash", "", "hash of the CA of the API server: sha256:…")
+	f.StringVar(&j.hash, hashFlag, "", "hash of the public key of the API server's CA: sha256:…")
+	f.StringVar(&j.hash, "ca-hash", "", "")
+	_ = f.MarkDeprecated("ca-hash", "use --"+hashFlag) // defined above
 	f.StringVar(&j.config, "config", "/etc/berth/config.yaml", "configuration file of the agent, created or updated")
 	f.StringVar(
 		&j.kubeconfig,
@@ -66,7 +78,7 @@ command. For other Kubernetes clusters run "kubeadm token create --print-join-co
 		"/etc/berth/bootstrap.kubeconfig",
 		"bootstrap kubeconfig file for the token",
 	)
-	for _, name := range []string{"server", "token", "ca-hash"} {
+	for _, name := range []string{"server", "token", hashFlag} {
 		_ = cmd.MarkFlagRequired(name) // defined above
 	}
 	return cmd

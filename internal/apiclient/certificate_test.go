@@ -297,7 +297,7 @@ func TestDiscover(t *testing.T) {
 	}
 	for _, row := range [][3]string{
 		{s.URL, "sha256:" + strings.Repeat("ab", 32), "neither presents nor publishes"},
-		{s.URL, "sha1:ab", "--ca-hash"},
+		{s.URL, "sha1:ab", "--discovery-token-ca-cert-hash"},
 		{"http://" + s.Listener.Addr().String(), CAHash(ca), "--server"},
 		{"https://127.0.0.1:1", CAHash(ca), "--server: connect"},
 		{strings.Replace(s.URL, "127.0.0.1", "localhost", 1), CAHash(ca), "not localhost"},

@@ -30,7 +30,7 @@ import (
 
 // controlServer is a running berth-control with its default components and its own data directory.
 type controlServer struct {
-	program, listen string
+	program, port string
 	dir             string
 
 	cmd    *exec.Cmd
@@ -52,7 +52,7 @@ func startControl(ctx context.Context, flags ...string) (_ *controlServer, err e
 	if err != nil {
 		return nil, err
 	}
-	s.program, s.listen = bin, fmt.Sprintf("127.0.0.1:%d", port)
+	s.program, s.port = bin, strconv.Itoa(port)
 	if err := s.launch(ctx, flags...); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
@@ -61,7 +61,8 @@ func startControl(ctx context.Context, flags ...string) (_ *controlServer, err e
 
 // launch starts the program and waits until it is ready.
 func (s *controlServer) launch(ctx context.Context, flags ...string) error {
-	s.cmd = exec.Command(s.program, append([]string{"serve", "--data-dir", s.dir, "--listen", s.listen}, flags...)...)
+	s.cmd = exec.Command(s.program, append([]string{"serve", "--data-dir", s.dir, "--bind-address", "127.0.0.1",
+		"--secure-port", s.port}, flags...)...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	start := time.Now()
 	if err := s.cmd.Start(); err != nil {

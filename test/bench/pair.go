@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -99,7 +100,8 @@ func (p *pair) serve(ctx context.Context) (*restclient.Config, error) {
 		return nil, err
 	}
 	defer log.Close()
-	p.server = exec.Command(program, "serve", "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", port))
+	p.server = exec.Command(program, "serve", "--data-dir", p.dir, "--bind-address", "127.0.0.1", "--secure-port",
+		strconv.Itoa(port))
 	p.server.Stdout, p.server.Stderr = log, log
 	p.server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.server.Start(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"berth/test/hosts"
@@ -22,8 +23,8 @@ func startBerthControl(ctx context.Context, p *programs, at netip.Addr, dir stri
 	pl := &controlPlane{kubectl: p.kubectl, kubeconfig: filepath.Join(data, "admin.kubeconfig"),
 		server: fmt.Sprintf("https://%s:%d", at, port), dir: dir}
 	if err := pl.start(ctx, "berth-control", p.control,
-		append([]string{"serve", "--data-dir", data, "--listen", netip.AddrPortFrom(at, uint16(port)).String()},
-			flags...)...); err != nil {
+		append([]string{"serve", "--data-dir", data, "--bind-address", at.String(), "--secure-port",
+			strconv.Itoa(port)}, flags...)...); err != nil {
 		return pl, err
 	}
 	if err := pl.ready(ctx, "berth-control to be ready", "ok", "get", "--raw", "/readyz"); err != nil {

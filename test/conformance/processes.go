@@ -22,7 +22,7 @@ const stopTimeout = 30 * time.Second
 type controlPlane struct {
 	kubectl, kubeconfig string
 	server              string   // URL
-	join                []string // arguments of berth join: --server, --token, --ca-hash
+	join                []string // arguments of berth join: the server, the token, the hash of its CA
 	approve             bool     // serving certificates of nodes need manual approval
 	dir                 string
 	running             []*exec.Cmd // in start order

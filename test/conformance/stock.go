@@ -43,7 +43,7 @@ func startStock(ctx context.Context, p *programs, _ network, dir string) (*contr
 	if err != nil {
 		return pl, err
 	}
-	pl.join = []string{"--server", pl.server, "--token", bootstrap, "--ca-hash", authority.Hash()}
+	pl.join = []string{"--server", pl.server, "--token", bootstrap, "--discovery-token-ca-cert-hash", authority.Hash()}
 	key := func(name string) string { return filepath.Join(keys, name) }
 	if err := pl.start(ctx, "etcd", p.of("etcd"), "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls",
 		local("http", 0), "--advertise-client-urls", local("http", 0),

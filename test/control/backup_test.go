@@ -176,7 +176,7 @@ func TestBackupOfStoppedServer(t *testing.T) {
 	if out, err := runControl(t, "backup", path, "--config", file); err != nil {
 		t.Fatalf("backup: %v\n%s", err, out)
 	}
-	if err := os.WriteFile(file, []byte(text+"listen: 127.0.0.1:0\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text+"bindAddress: 127.0.0.1\nsecurePort: 0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(seal); err != nil {

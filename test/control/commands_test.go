@@ -23,7 +23,8 @@ func runControl(t *testing.T, args ...string) (string, error) {
 }
 
 var joinCommand = regexp.MustCompile(
-	`(?m)^berth join --server (https://\S+) --token ([a-z0-9]{6})\.([a-z0-9]{16}) --ca-hash (sha256:[0-9a-f]{64})$`)
+	`(?m)^berth join --server (https://\S+) --token ([a-z0-9]{6})\.([a-z0-9]{16}) ` +
+		`--discovery-token-ca-cert-hash (sha256:[0-9a-f]{64})$`)
 
 // TestTokenCommands creates a token, authenticates with it, and deletes it.
 func TestTokenCommands(t *testing.T) {
@@ -71,7 +72,7 @@ func TestKubeconfigCommands(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		user string
-	}{{nil, "berth-admin"}, {[]string{"--user", "jane", "--group", "developers", "--valid", "1h"}, "jane"}} {
+	}{{nil, "berth-admin"}, {[]string{"--user", "jane", "--group", "developers", "--validity-period", "1h"}, "jane"}} {
 		text, err := runControl(t, append([]string{"kubeconfig", "--data-dir", s.DataDir}, c.args...)...)
 		if err != nil {
 			t.Fatalf("kubeconfig %v: %v\n%s", c.args, err, text)

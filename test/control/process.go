@@ -3,9 +3,12 @@ package control
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -63,7 +66,15 @@ func (p *Process) Start(t testing.TB, args ...string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	p.cmd = exec.Command(program, append([]string{"serve", "--data-dir", p.DataDir, "--listen", p.Listen}, args...)...)
+	address, err := netip.ParseAddrPort(p.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := []string{"--bind-address", address.Addr().String(), "--secure-port", strconv.Itoa(int(address.Port()))}
+	if p.Program != "" {
+		listen = []string{"--listen", p.Listen} // the spelling of the previous release
+	}
+	p.cmd = exec.Command(program, slices.Concat([]string{"serve", "--data-dir", p.DataDir}, listen, args)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {

@@ -181,7 +181,8 @@ func (p *Pair) join(dir, hash string, more ...string) (string, error) {
 		p.t.Fatal(err)
 	}
 	cmd := exec.CommandContext(p.t.Context(), built.berth, append([]string{
-		"join", "--server", p.Server.Config.Host, "--token", "abcdef.0123456789abcdef", "--ca-hash", hash,
+		"join", "--server", p.Server.Config.Host, "--token", "abcdef.0123456789abcdef",
+		"--discovery-token-ca-cert-hash", hash,
 		"--config", filepath.Join(dir, "config.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"),
 		"--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"),
 	}, more...)...)

@@ -31,8 +31,8 @@ func startServer(ctx context.Context, repo string) (*server, error) {
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return nil, err
 	}
-	err := detach("berth-control", program(repo, "berth-control"), "serve", "--data-dir", path("control"), "--listen",
-		"127.0.0.1:0")
+	err := detach("berth-control", program(repo, "berth-control"), "serve", "--data-dir", path("control"),
+		"--bind-address", "127.0.0.1", "--secure-port", "0")
 	if err != nil {
 		return nil, err
 	}
