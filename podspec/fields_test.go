@@ -120,7 +120,7 @@ func podLeaves(t *testing.T) []leaf {
 //
 //	supported  works as documented by Kubernetes; the test that proves it follows: folder.TestName
 //	inert      has no meaning for a node, as in Kubernetes; the reason follows after #
-//	warned     a warning reports that it has no effect
+//	ignored    a warning reports that it has no effect
 //	rejected   the pod is rejected
 //
 // A path that ends in .* stands for all fields below it. proofs are the tests by path.
@@ -223,7 +223,7 @@ func TestEveryFieldIsClassified(t *testing.T) {
 		case class == "":
 			t.Errorf("%s: not classified in testdata/fields.txt", l.path)
 		case (class == "rejected") != (len(rejected) > 0),
-			(class == "warned") != (len(warnings) > 0 && len(rejected) == 0):
+			(class == "ignored") != (len(warnings) > 0 && len(rejected) == 0):
 			t.Errorf(
 				"%s: testdata/fields.txt has %s, but warnings %q and errors %q",
 				l.path,

@@ -10,17 +10,17 @@ import (
 // UnsupportedFields returns the fields of a pod from a file that berth does not support: as warnings
 // ("path: reason") if the pod can run without them, as errors if it cannot, because it would be
 // less secure or behave differently than specified. For pods from an API server, see FeatureUses.
-func UnsupportedFields(pod *corev1.Pod) (warnings []string, refused field.ErrorList) {
+func UnsupportedFields(pod *corev1.Pod) (warnings []string, rejected field.ErrorList) {
 	for _, row := range unsupported {
 		row.find(pod, func(at *field.Path, detail string) {
 			if why := row.message(detail); row.reject {
-				refused = append(refused, field.Forbidden(at, why))
+				rejected = append(rejected, field.Forbidden(at, why))
 			} else {
 				warnings = append(warnings, at.String()+": "+why)
 			}
 		})
 	}
-	return warnings, refused
+	return warnings, rejected
 }
 
 // unsupportedField is one row of the table.

@@ -109,13 +109,13 @@ func (v *validator) pod(pod *corev1.Pod) {
 	line := v.m.Line(pod, "metadata.name")
 	warnings := v.id.apply(pod, v.m.written[pod], v.in.Modified, v.in.Now)
 	podspec.SetDefaults(pod)
-	inert, refused := podspec.UnsupportedFields(pod)
-	if errs := append(podspec.Validate(pod), refused...); len(errs) > 0 {
+	ignored, rejected := podspec.UnsupportedFields(pod)
+	if errs := append(podspec.Validate(pod), rejected...); len(errs) > 0 {
 		v.complain(pod, errs)
 		return
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	for _, w := range append(warnings, inert...) {
+	for _, w := range append(warnings, ignored...) {
 		v.warn(key, line, w)
 	}
 	if before := v.before[pod.UID]; before != nil {

@@ -215,8 +215,8 @@ func (v *validator) workload(o workloads.Object) {
 	rules.Default(o)
 	rules.Prepare(o)
 	errs := rules.Validate(o)
-	warnings, refused := unsupportedInWorkload(o)
-	if errs = append(errs, refused...); len(errs) > 0 {
+	warnings, rejected := unsupportedInWorkload(o)
+	if errs = append(errs, rejected...); len(errs) > 0 {
 		v.complain(o, errs)
 		return
 	}
@@ -230,25 +230,25 @@ func (v *validator) workload(o workloads.Object) {
 
 // unsupportedInWorkload returns the fields of a workload that berth does not support without an API server, see
 // podspec.UnsupportedFields.
-func unsupportedInWorkload(o workloads.Object) (warnings []string, refused field.ErrorList) {
+func unsupportedInWorkload(o workloads.Object) (warnings []string, rejected field.ErrorList) {
 	template, at := TemplateOf(o)
 	pod := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	pod.Namespace, pod.Name = o.GetNamespace(), o.GetName()
 	podspec.SetDefaults(pod)
-	warnings, refused = podspec.UnsupportedFields(pod)
+	warnings, rejected = podspec.UnsupportedFields(pod)
 	for i := range warnings {
 		warnings[i] = at.String() + "." + warnings[i]
 	}
-	for _, e := range refused {
+	for _, e := range rejected {
 		e.Field = at.String() + "." + strings.TrimPrefix(e.Field, ".")
 	}
 	if set, ok := o.(*appsv1.StatefulSet); ok && len(set.Spec.VolumeClaimTemplates) > 0 {
-		refused = append(refused, field.Forbidden(field.NewPath("spec", "volumeClaimTemplates"),
+		rejected = append(rejected, field.Forbidden(field.NewPath("spec", "volumeClaimTemplates"),
 			"a file cannot claim volumes, because no API server provisions them: use a hostPath volume"))
 	}
 	if job, ok := o.(*batchv1.Job); ok && job.Spec.ManagedBy != nil {
-		refused = append(refused, field.Forbidden(field.NewPath("spec", "managedBy"),
+		rejected = append(rejected, field.Forbidden(field.NewPath("spec", "managedBy"),
 			"no other controller manages the Jobs of files"))
 	}
-	return warnings, refused
+	return warnings, rejected
 }

@@ -70,8 +70,8 @@ func Service(s ServiceState) nodeapi.Service {
 	return out
 }
 
-// RefusedService returns a Service of a manifest file that the node does not run, and why.
-func RefusedService(name services.Name, problem string) nodeapi.Service {
+// RejectedService returns a Service of a manifest file that the node does not run, and why.
+func RejectedService(name services.Name, problem string) nodeapi.Service {
 	return nodeapi.Service{
 		Namespace: name.Namespace, Name: name.Name, NotRouted: problem, Problems: []string{problem},
 		Summary: fmt.Sprintf("this node does not route %s of a manifest file", name),

@@ -42,7 +42,7 @@ func handbackCommand() *cobra.Command {
 the previous configuration of berth, and enable and start kubelet.service as it was before the takeover.
 
 After a complete takeover, the command first prints a plan. If the kubelet would restart a pod, run it twice or
-give away its devices, the row of the pod is refused, and nothing is changed.
+give away its devices, the row of the pod is rejected, and nothing is changed.
 
 The kubelet finds its certificates, image pull records and checkpoints in the same files. The pods belong to
 the kubelet then: a later start of berth does not change them unless it adopts them, and berth uninstall keeps
@@ -57,7 +57,7 @@ them.`,
 		},
 	}
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "only print the plan")
-	cmd.Flags().BoolVar(&o.force, "force", false, "hand back even if rows are refused: the kubelet restarts these pods")
+	cmd.Flags().BoolVar(&o.force, "force", false, "hand back even if rows are rejected: the kubelet restarts these pods")
 	cmd.Flags().StringVarP(&o.format, "output", "o", "", "format of the plan: json")
 	return cmd
 }
@@ -79,8 +79,8 @@ func (o handbackOptions) do(ctx context.Context) error {
 		if err := printPlan(o.out, o.format, plan); err != nil || o.dryRun {
 			return err
 		}
-		if n := len(plan.Refusals()); n > 0 && !o.force {
-			return fmt.Errorf("the handback is refused for %d reasons, nothing was changed", n)
+		if n := len(plan.Rejected()); n > 0 && !o.force {
+			return fmt.Errorf("%d rows of the plan are rejected, nothing was changed", n)
 		}
 	}
 	if o.dryRun {

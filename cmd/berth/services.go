@@ -52,7 +52,7 @@ func (b *berth) listServices(_ context.Context, namespace, name string) (nodeapi
 	if s.local != nil {
 		for n, problem := range problems {
 			if !problem.Routed && (namespace == "" || n.Namespace == namespace) && (name == "" || n.Name == name) {
-				out.Services = append(out.Services, explain.RefusedService(n, problem.Message))
+				out.Services = append(out.Services, explain.RejectedService(n, problem.Message))
 			}
 		}
 		slices.SortFunc(out.Services, func(a, b nodeapi.Service) int {

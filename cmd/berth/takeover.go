@@ -32,8 +32,7 @@ func takeoverCommand() *cobra.Command {
 		Short: "Replace the kubelet on this host with berth",
 		Long: `Replace the kubelet on this host with berth, without restarting containers. The command reads the unit
 kubelet.service with its drop-ins, the kubelet's flags, configuration files and checkpoints, and prints what
-berth honors, what has no effect (warning) and what prevents the takeover (refused). If anything is refused,
-nothing is changed.
+berth supports, ignores and rejects. If anything is rejected, nothing is changed.
 
 Otherwise the command writes /etc/berth/config.yaml, installs berth.service, stops and disables
 kubelet.service, starts berth.service, and prints what became of each pod. berth uses the kubelet's root
@@ -75,8 +74,8 @@ func (o takeoverOptions) do(ctx context.Context) error {
 		if err != nil || o.dryRun {
 			return err
 		}
-		if n := len(plan.Refusals()); n > 0 {
-			return fmt.Errorf("the takeover is refused for %d reasons, nothing was changed", n)
+		if n := len(plan.Rejected()); n > 0 {
+			return fmt.Errorf("%d rows of the plan are rejected, nothing was changed", n)
 		}
 		if record, err = h.newRecord(record, plan, pods, state); err != nil {
 			return err

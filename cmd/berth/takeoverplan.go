@@ -82,7 +82,7 @@ func recheck(ctx context.Context, r *handover.Record) error {
 		}
 	}
 	for _, row := range handover.StateRows(checkpoints, found, pods) {
-		if row.Verdict == handover.Refused {
+		if row.Verdict == handover.Rejected {
 			return fmt.Errorf("%s of pod %s: %s", row.Subject, row.Pod, row.Note)
 		}
 	}

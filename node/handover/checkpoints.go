@@ -23,7 +23,7 @@ var checkpointNames = []string{
 	allocatedPods, actuatedPods, cpuManager, memoryManager, deviceManager, resourceClaims,
 }
 
-// checkpointRows refuses checkpoints with assignments that berth cannot continue. All other
+// checkpointRows rejects checkpoints with assignments that berth cannot continue. All other
 // checkpoints stay where they are and are valid for the kubelet after a handback.
 func (f Facts) checkpointRows() (rows []Row) {
 	for _, name := range checkpointNames {
@@ -49,9 +49,9 @@ func (f Facts) checkpointRows() (rows []Row) {
 		}
 		switch {
 		case err != nil:
-			rows = append(rows, Row{Subject: name, Verdict: Refused, Note: "unknown format: " + err.Error()})
+			rows = append(rows, Row{Subject: name, Verdict: Rejected, Note: "unknown format: " + err.Error()})
 		case len(found) == 0:
-			rows = append(rows, Row{Subject: name, Verdict: Honored, Note: "nothing to convert; the file is kept"})
+			rows = append(rows, Row{Subject: name, Verdict: Supported, Note: "nothing to convert; the file is kept"})
 		}
 		rows = append(rows, found...)
 	}
@@ -72,7 +72,7 @@ func podResources(content string) (map[types.UID]any, error) {
 	return inner.Entries, json.Unmarshal([]byte(outer.Data), &inner)
 }
 
-// resizes refuses pods whose allocated resources have not been applied to the containers.
+// resizes rejects pods whose allocated resources have not been applied to the containers.
 func (f Facts) resizes(allocated, actuated string) (rows []Row, err error) {
 	var before, after map[types.UID]any
 	if before, err = podResources(allocated); err != nil {
@@ -86,7 +86,7 @@ func (f Facts) resizes(allocated, actuated string) (rows []Row, err error) {
 	}
 	for _, uid := range sortedKeys(before) {
 		if now, ok := after[uid]; ok && !reflect.DeepEqual(before[uid], now) {
-			rows = append(rows, Row{Subject: allocatedPods, Pod: f.podName(uid), Verdict: Refused,
+			rows = append(rows, Row{Subject: allocatedPods, Pod: f.podName(uid), Verdict: Rejected,
 				Note: "a resize is in progress; wait until it is complete"})
 		}
 	}
@@ -129,12 +129,12 @@ func (f Facts) assignments(name, content, note string) (rows []Row, err error) {
 		all[uid] = true
 	}
 	for _, uid := range sortedKeys(all) {
-		rows = append(rows, Row{Subject: name, Pod: f.podName(uid), Value: s.PolicyName, Verdict: Refused, Note: note})
+		rows = append(rows, Row{Subject: name, Pod: f.podName(uid), Value: s.PolicyName, Verdict: Rejected, Note: note})
 	}
 	return rows, nil
 }
 
-// devices refuses pods with devices of a device plugin.
+// devices rejects pods with devices of a device plugin.
 func (f Facts) devices(content string) (rows []Row, err error) {
 	var s struct {
 		Data struct {
@@ -150,13 +150,13 @@ func (f Facts) devices(content string) (rows []Row, err error) {
 	for _, e := range s.Data.PodDeviceEntries {
 		rows = append(rows, Row{
 			Subject: deviceManager, Pod: f.podName(e.PodUID), Value: e.ContainerName + ": " + e.ResourceName,
-			Verdict: Refused, Note: "allocations of the device manager are not converted; drain the pod first",
+			Verdict: Rejected, Note: "allocations of the device manager are not converted; drain the pod first",
 		})
 	}
 	return rows, nil
 }
 
-// claims refuses pods with prepared resource claims.
+// claims rejects pods with prepared resource claims.
 func (f Facts) claims(content string) (rows []Row, err error) {
 	var outer struct{ Data string }
 	var inner struct {
@@ -181,7 +181,7 @@ func (f Facts) claims(content string) (rows []Row, err error) {
 		}
 		for _, uid := range pods {
 			rows = append(rows, Row{Subject: "spec.resourceClaims", Pod: f.podName(uid),
-				Value: c.Namespace + "/" + c.ClaimName, Verdict: Refused, Note: "resource claims are not supported"})
+				Value: c.Namespace + "/" + c.ClaimName, Verdict: Rejected, Note: "resource claims are not supported"})
 		}
 	}
 	return rows, nil

@@ -3,7 +3,7 @@
 // supports.
 //
 // Make is a pure function from Facts to a Plan. The plan has one row per flag, field and checkpoint
-// of the kubelet: it is honored, it has no effect (a warning), or it prevents the takeover. NextStep
+// of the kubelet: it is supported, ignored, or rejected, which prevents the takeover. NextStep
 // is a pure function from the Record of an interrupted hand-over and the state of the host to the
 // next step. Read is the only function that reads the host, and only Record.Write writes to it.
 //
@@ -11,7 +11,7 @@
 //
 //	H1 Every flag of the kubelet and every field of KubeletConfiguration has a row
 //	   if it is set. An unknown flag prevents the takeover.
-//	H2 A plan that is not refused has a configuration that berth accepts.
+//	H2 A plan without a rejected row has a configuration that berth accepts.
 //	H3 The kubelet and berth are never both active. Both takeover and handback can
 //	   be repeated after a crash at any step.
 //	H4 A completed handback leaves kubelet.service as it was before the takeover:

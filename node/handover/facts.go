@@ -64,10 +64,10 @@ func StateRows(checkpoints map[string]string, found []Volume, pods []*corev1.Pod
 
 func (f Facts) unitRows() (rows []Row) {
 	if !f.Unit.Loaded {
-		return []Row{{Subject: KubeletService, Verdict: Refused, Note: "the unit does not exist on this host"}}
+		return []Row{{Subject: KubeletService, Verdict: Rejected, Note: "the unit does not exist on this host"}}
 	}
 	if strings.HasPrefix(f.Unit.Enabled, "masked") {
-		rows = append(rows, Row{Subject: KubeletService, Value: f.Unit.Enabled, Verdict: Refused,
+		rows = append(rows, Row{Subject: KubeletService, Value: f.Unit.Enabled, Verdict: Rejected,
 			Note: "handback could not start the unit; run systemctl unmask " + KubeletService})
 	}
 	if !f.Unit.Active {
@@ -110,7 +110,7 @@ func (f Facts) addressRows(s *Settings) {
 	}
 	if len(list) > 0 {
 		s.Berth["nodeIPs"] = list
-		s.add(Row{Subject: "status.addresses[InternalIP]", Value: shown(list), Verdict: Honored,
+		s.add(Row{Subject: "status.addresses[InternalIP]", Value: shown(list), Verdict: Supported,
 			Note: "becomes nodeIPs"})
 	}
 }
@@ -118,35 +118,35 @@ func (f Facts) addressRows(s *Settings) {
 // minStateSpace is the free space that berth needs for its local store and the records of the pods.
 const minStateSpace = 64 << 20
 
-// spaceRows refuses a takeover by a berth that could not record which pods it has adopted.
+// spaceRows rejects a takeover by a berth that could not record which pods it has adopted.
 func (f Facts) spaceRows() []Row {
 	if f.StateSpace >= minStateSpace {
 		return nil
 	}
 	return []Row{{
-		Subject: nodeconfig.DefaultStateDir, Value: fmt.Sprintf("%d MiB free", f.StateSpace>>20), Verdict: Refused,
+		Subject: nodeconfig.DefaultStateDir, Value: fmt.Sprintf("%d MiB free", f.StateSpace>>20), Verdict: Rejected,
 		Note: fmt.Sprintf("berth needs at least %d MiB of free space for its local store", minStateSpace>>20),
 	}}
 }
 
 func (f Facts) serverRows(s *Settings) []Row {
 	kubeconfig, bootstrap := s.Kubeconfig()
-	r := Row{Subject: "--kubeconfig", Value: kubeconfig, Verdict: Honored}
+	r := Row{Subject: "--kubeconfig", Value: kubeconfig, Verdict: Supported}
 	switch {
 	case kubeconfig == "" && bootstrap == "":
 		r.Note = "not set: the node stays standalone"
 	case f.Existing[kubeconfig]:
 		return nil // has the row of its flag
 	case kubeconfig != "" && f.Existing[bootstrap]:
-		r.Verdict, r.Note = Refused, "the file does not exist: the kubelet has not finished its bootstrap"
+		r.Verdict, r.Note = Rejected, "the file does not exist: the kubelet has not finished its bootstrap"
 	default:
-		r.Verdict, r.Note = Refused, "the file does not exist"
+		r.Verdict, r.Note = Rejected, "the file does not exist"
 	}
 	return []Row{r}
 }
 
 func (f Facts) runtimeRows(s *Settings) []Row {
-	r := Row{Subject: "containerRuntimeEndpoint", Value: s.RuntimeEndpoint(), Verdict: Refused}
+	r := Row{Subject: "containerRuntimeEndpoint", Value: s.RuntimeEndpoint(), Verdict: Rejected}
 	switch f.RuntimeName {
 	case "containerd":
 		return nil
@@ -170,7 +170,7 @@ func (f Facts) volumeRows() (rows []Row) {
 			continue
 		}
 		rows = append(rows, Row{
-			Subject: "spec.volumes[" + v.Name + "]", Pod: f.podName(v.Pod), Verdict: Refused,
+			Subject: "spec.volumes[" + v.Name + "]", Pod: f.podName(v.Pod), Verdict: Rejected,
 			Value: strings.ReplaceAll(v.Plugin, "~", "/"),
 			Note:  "the volume plugin is not supported; drain the pod first",
 		})
@@ -181,31 +181,31 @@ func (f Facts) volumeRows() (rows []Row) {
 // podRows adds rows for what the pods use, as far as berth would reject it.
 func (f Facts) podRows() (rows []Row) {
 	if f.PodsErr != "" {
-		rows = append(rows, Row{Subject: "pods of this node", Verdict: Refused,
+		rows = append(rows, Row{Subject: "pods of this node", Verdict: Rejected,
 			Note: "the API server does not list them, so berth cannot adopt them: " + f.PodsErr})
 	}
 	for _, p := range f.Pods {
 		for _, use := range podspec.FeatureUses(p) {
-			rows = append(rows, Row{Subject: use.Path.String(), Pod: key(p), Verdict: Refused, Note: use.Reason})
+			rows = append(rows, Row{Subject: use.Path.String(), Pod: key(p), Verdict: Rejected, Note: use.Reason})
 		}
 		for _, c := range p.Status.Conditions {
 			resizing := c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
 			if resizing && c.Status == corev1.ConditionTrue {
 				rows = append(rows, Row{Subject: "status.conditions[" + string(c.Type) + "]", Pod: key(p),
-					Value: c.Reason, Verdict: Refused,
+					Value: c.Reason, Verdict: Rejected,
 					Note: "the allocated resources differ from the spec; wait for the resize"})
 			}
 		}
 	}
 	for _, p := range f.StaticPods {
-		_, refused := podspec.UnsupportedFields(p)
-		for _, e := range refused {
-			rows = append(rows, Row{Subject: e.Field, Pod: key(p), Verdict: Refused, Note: e.Detail})
+		_, rejected := podspec.UnsupportedFields(p)
+		for _, e := range rejected {
+			rows = append(rows, Row{Subject: e.Field, Pod: key(p), Verdict: Rejected, Note: e.Detail})
 		}
 	}
 	for _, file := range f.StaticFiles {
 		if !slices.Contains([]string{".yaml", ".yml", ".json", ".manifest"}, filepath.Ext(file)) {
-			rows = append(rows, Row{Subject: file, Verdict: Refused,
+			rows = append(rows, Row{Subject: file, Verdict: Rejected,
 				Note: "the kubelet runs the pod of this file, berth reads only .yaml, .yml, .json and .manifest"})
 		}
 	}

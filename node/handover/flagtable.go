@@ -7,8 +7,8 @@ type flagRow struct {
 	kind   kind
 	field  string // of KubeletConfiguration
 	berth  string // field of BerthConfiguration
-	note   string // why the flag has no effect, or is refused
-	refuse bool
+	note   string // why the flag has no effect, or is rejected
+	reject bool
 }
 
 // flagTable has a row for every flag of the kubelet. A flag without a field and a note is used to find
@@ -150,11 +150,11 @@ var flagTable = sync.OnceValue(func() map[string]flagRow {
 		"runtime-cgroups":           {kind: text, note: "set Slice= in the unit of the runtime"},
 		"pod-infra-container-image": {kind: text, note: "containerd configures the sandbox image"},
 
-		"image-credential-provider-bin-dir": {kind: text, refuse: true, note: "credential providers are not supported"},
-		"image-credential-provider-config":  {kind: text, refuse: true, note: "credential providers are not supported"},
-		"help": {kind: boolean, refuse: true,
+		"image-credential-provider-bin-dir": {kind: text, reject: true, note: "credential providers are not supported"},
+		"image-credential-provider-config":  {kind: text, reject: true, note: "credential providers are not supported"},
+		"help": {kind: boolean, reject: true,
 			note: "the kubelet prints its help and exits"},
-		"version": {kind: text, refuse: true,
+		"version": {kind: text, reject: true,
 			note: "the kubelet prints its version and exits"},
 	}
 })

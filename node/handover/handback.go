@@ -27,17 +27,17 @@ type HandbackFacts struct {
 // with its annotations. Older ones restart containers whose spec they hash in another way.
 var nameAndImageHash = version.MustParseGeneric("1.31.0")
 
-// MakeHandback makes the plan of a handback. It refuses pods that the kubelet would restart, run twice
+// MakeHandback makes the plan of a handback. It rejects pods that the kubelet would restart, run twice
 // or give wrong resources.
 func MakeHandback(f HandbackFacts) Plan {
 	var rows []Row
 	if f.PodsErr != "" {
-		rows = append(rows, Row{Subject: "pods of this node", Verdict: Refused,
+		rows = append(rows, Row{Subject: "pods of this node", Verdict: Rejected,
 			Note: "berth does not report them: " + f.PodsErr})
 	}
 	allocated, err := allocations(f.Checkpoints[allocatedPods])
 	if err != nil {
-		rows = append(rows, Row{Subject: allocatedPods, Verdict: Refused, Note: "unknown format: " + err.Error()})
+		rows = append(rows, Row{Subject: allocatedPods, Verdict: Rejected, Note: "unknown format: " + err.Error()})
 	}
 	old := oldKubelet(f.KubeletVersion)
 	if f.KubeletVersion == "" {
@@ -53,7 +53,7 @@ func MakeHandback(f HandbackFacts) Plan {
 			found = append(found, f.hashRows(p)...)
 		}
 		if len(found) == 0 {
-			found = []Row{{Subject: "pod", Pod: key(p), Verdict: Honored}}
+			found = []Row{{Subject: "pod", Pod: key(p), Verdict: Supported}}
 		}
 		rows = append(rows, found...)
 	}
@@ -61,7 +61,7 @@ func MakeHandback(f HandbackFacts) Plan {
 	return Plan{Rows: rows}
 }
 
-// fileRows refuses a pod of a file that berth has created. The UID of a static pod is part of its
+// fileRows rejects a pod of a file that berth has created. The UID of a static pod is part of its
 // sandbox, and the kubelet computes another one than berth.
 func fileRows(p *corev1.Pod) []Row {
 	adopted := p.Annotations[podspec.AdoptedAnnotation]
@@ -72,19 +72,19 @@ func fileRows(p *corev1.Pod) []Row {
 	if adopted != "" {
 		cause = "the file of this static pod was changed since the takeover"
 	}
-	return []Row{{Subject: "metadata.uid", Pod: key(p), Value: string(p.UID), Verdict: Refused,
+	return []Row{{Subject: "metadata.uid", Pod: key(p), Value: string(p.UID), Verdict: Rejected,
 		Note: cause + ": the kubelet would start a second pod under another UID and then stop this one; move the " +
 			"file away, wait until the pod is deleted, hand back, and restore the file"}}
 }
 
-// deviceRows refuses a pod with devices, which the kubelet would consider free.
+// deviceRows rejects a pod with devices, which the kubelet would consider free.
 func deviceRows(p *corev1.Pod) (rows []Row) {
 	for _, list := range containerStatuses(p) {
 		for _, c := range list {
 			for _, r := range c.AllocatedResourcesStatus {
 				rows = append(rows, Row{
 					Subject: "status.containerStatuses[" + c.Name + "].allocatedResourcesStatus", Pod: key(p),
-					Value: string(r.Name), Verdict: Refused,
+					Value: string(r.Name), Verdict: Rejected,
 					Note: "allocations of devices are not written to " + deviceManager + "; delete the pod first",
 				})
 			}
@@ -99,14 +99,14 @@ func containerStatuses(p *corev1.Pod) [][]corev1.ContainerStatus {
 	}
 }
 
-// resizeRows refuses a pod whose resources differ from those that the kubelet would restore, or that
+// resizeRows rejects a pod whose resources differ from those that the kubelet would restore, or that
 // has a resize in progress.
 func resizeRows(p *corev1.Pod, kubelet map[string]corev1.ResourceRequirements) (rows []Row) {
 	for _, c := range p.Status.Conditions {
 		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) &&
 			c.Status == corev1.ConditionTrue {
 			rows = append(rows, Row{Subject: "status.conditions[" + string(c.Type) + "]", Pod: key(p), Value: c.Reason,
-				Verdict: Refused, Note: "the allocated resources differ from the spec; wait for the resize"})
+				Verdict: Rejected, Note: "the allocated resources differ from the spec; wait for the resize"})
 		}
 	}
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
@@ -122,7 +122,7 @@ func resizeRows(p *corev1.Pod, kubelet map[string]corev1.ResourceRequirements) (
 			} {
 				if differs {
 					rows = append(rows, Row{
-						Subject: "spec.containers[" + c.Name + "].resources." + field, Pod: key(p), Verdict: Refused,
+						Subject: "spec.containers[" + c.Name + "].resources." + field, Pod: key(p), Verdict: Rejected,
 						Note: "the pod was resized under berth, and " + allocatedPods +
 							" has the previous resources; " +
 							"delete the pod, or resize it back",
@@ -188,7 +188,7 @@ func oldKubelet(text string) bool {
 	return err == nil && v.LessThan(nameAndImageHash)
 }
 
-// hashRows refuses the containers that berth has started.
+// hashRows rejects the containers that berth has started.
 func (f HandbackFacts) hashRows(p *corev1.Pod) (rows []Row) {
 	before := map[string]string{}
 	for _, b := range f.Before {
@@ -202,7 +202,7 @@ func (f HandbackFacts) hashRows(p *corev1.Pod) (rows []Row) {
 				rows = append(rows, Row{
 					Subject: "status.containerStatuses[" + c.Name + "].containerID", Pod: key(p),
 					Value:   f.KubeletVersion,
-					Verdict: Refused,
+					Verdict: Rejected,
 					Note: "berth started this container, which a kubelet before 1.31 restarts; " +
 						"upgrade the kubelet first",
 				})

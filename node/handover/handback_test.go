@@ -12,8 +12,8 @@ import (
 	"berth/podspec"
 )
 
-// TestHandbackRefusals changes one thing of a pod that can be handed back.
-func TestHandbackRefusals(t *testing.T) {
+// TestHandbackRejectedRows changes one thing of a pod that can be handed back.
+func TestHandbackRejectedRows(t *testing.T) {
 	t.Parallel()
 	static := func(f *HandbackFacts, adopted, content string) {
 		p := f.Pods[0]
@@ -42,7 +42,7 @@ func TestHandbackRefusals(t *testing.T) {
 	const id = "status.containerStatuses[c].containerID"
 	for name, c := range map[string]struct {
 		change  func(*HandbackFacts)
-		subject string // empty: not refused
+		subject string // empty: not rejected
 	}{
 		"nothing special":     {func(*HandbackFacts) {}, ""},
 		"static pod of berth": {func(f *HandbackFacts) { static(f, "", "1") }, uid},
@@ -86,14 +86,14 @@ func TestHandbackRefusals(t *testing.T) {
 		}}
 		f := HandbackFacts{Pods: []*corev1.Pod{p}, KubeletVersion: "Kubernetes v1.37.2"}
 		c.change(&f)
-		refused := MakeHandback(f).Refusals()
-		if c.subject == "" && len(refused) == 0 {
+		rejected := MakeHandback(f).Rejected()
+		if c.subject == "" && len(rejected) == 0 {
 			continue
 		}
-		if !slices.ContainsFunc(refused, func(r Row) bool { return r.Subject == c.subject && r.Note != "" }) {
-			t.Errorf("%s: got %+v, want %q", name, refused, c.subject)
+		if !slices.ContainsFunc(rejected, func(r Row) bool { return r.Subject == c.subject && r.Note != "" }) {
+			t.Errorf("%s: got %+v, want %q", name, rejected, c.subject)
 		}
-		for _, r := range refused {
+		for _, r := range rejected {
 			if r.Pod != "shop/db" && r.Subject != allocatedPods && r.Subject != "pods of this node" {
 				t.Errorf("%s: %s does not name the pod", name, r.Subject)
 			}

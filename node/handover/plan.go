@@ -13,13 +13,14 @@ import (
 	"berth/internal/nodeconfig"
 )
 
-// Verdict is what becomes of one setting or checkpoint of the kubelet.
+// Verdict is what becomes of one setting or checkpoint of the kubelet, in the words of nodeconfig.Class.
 type Verdict string
 
 const (
-	Honored Verdict = "honored" // works with berth as with the kubelet
-	Warning Verdict = "warning" // has no effect with berth
-	Refused Verdict = "refused" // prevents the takeover
+	Supported Verdict = "supported" // works with berth as with the kubelet
+	Ignored   Verdict = "ignored"   // a setting without effect with berth
+	Warning   Verdict = "warning"   // the note says what differs
+	Rejected  Verdict = "rejected"  // prevents the takeover
 )
 
 // Row is one line of a plan.
@@ -40,10 +41,10 @@ type Plan struct {
 	RootDir       string `json:"rootDir"`
 }
 
-// Refusals returns the rows that prevent the takeover.
-func (p Plan) Refusals() (out []Row) {
+// Rejected returns the rows that prevent the takeover.
+func (p Plan) Rejected() (out []Row) {
 	for _, r := range p.Rows {
-		if r.Verdict == Refused {
+		if r.Verdict == Rejected {
 			out = append(out, r)
 		}
 	}
@@ -86,7 +87,7 @@ func Resolve(args []string, documents []UnitFile) *Settings {
 	s := &Settings{Kubelet: map[string]any{}, Berth: map[string]any{}, sources: map[string]string{}}
 	flags, rest := ParseFlags(args)
 	for _, a := range rest {
-		s.add(Row{Subject: a, Verdict: Refused, Note: "unknown argument of the kubelet"})
+		s.add(Row{Subject: a, Verdict: Rejected, Note: "unknown argument of the kubelet"})
 	}
 	for _, d := range documents {
 		s.merge(d)
@@ -106,11 +107,11 @@ func (s *Settings) add(r Row) { s.rows = append(s.rows, r) }
 func (s *Settings) merge(d UnitFile) {
 	var tree map[string]any
 	if err := yaml.Unmarshal([]byte(d.Text), &tree); err != nil {
-		s.add(Row{Subject: d.Path, Verdict: Refused, Note: "cannot be decoded: " + firstLine(err)})
+		s.add(Row{Subject: d.Path, Verdict: Rejected, Note: "cannot be decoded: " + firstLine(err)})
 		return
 	}
 	if tree["apiVersion"] != nodeconfig.KubeletAPIVersion || tree["kind"] != nodeconfig.KubeletKind {
-		s.add(Row{Subject: d.Path, Verdict: Refused, Note: fmt.Sprintf("must be a %s of %s", nodeconfig.KubeletKind,
+		s.add(Row{Subject: d.Path, Verdict: Rejected, Note: fmt.Sprintf("must be a %s of %s", nodeconfig.KubeletKind,
 			nodeconfig.KubeletAPIVersion)})
 		return
 	}
@@ -142,24 +143,24 @@ func (s *Settings) apply(f Flag) {
 	row, known := flagTable()[f.Name]
 	subject := "--" + f.Name
 	if !known {
-		s.add(Row{Subject: subject, Value: f.Value, Verdict: Refused, Note: "unknown flag of the kubelet"})
+		s.add(Row{Subject: subject, Value: f.Value, Verdict: Rejected, Note: "unknown flag of the kubelet"})
 		return
 	}
 	value, err := row.kind.parse(f.Value)
 	switch {
 	case err != nil:
-		s.add(Row{Subject: subject, Value: f.Value, Verdict: Refused, Note: "cannot be parsed: " + err.Error()})
+		s.add(Row{Subject: subject, Value: f.Value, Verdict: Rejected, Note: "cannot be parsed: " + err.Error()})
 	case f.Name == "config":
 		s.Config = f.Value
 	case f.Name == "config-dir":
 		s.Dropins = f.Value
-	case row.refuse:
-		s.add(Row{Subject: subject, Value: f.Value, Verdict: Refused, Note: row.note})
+	case row.reject:
+		s.add(Row{Subject: subject, Value: f.Value, Verdict: Rejected, Note: row.note})
 	case row.note != "":
-		s.add(Row{Subject: subject, Value: f.Value, Verdict: Warning, Note: row.note})
+		s.add(Row{Subject: subject, Value: f.Value, Verdict: Ignored, Note: row.note})
 	case row.berth != "":
 		s.Berth[row.berth] = value
-		s.add(Row{Subject: subject, Value: f.Value, Verdict: Honored})
+		s.add(Row{Subject: subject, Value: f.Value, Verdict: Supported})
 	case row.field == "featureGates": // gates of flags are added to those of the file
 		merged, _ := s.Kubelet[row.field].(map[string]any)
 		merged = maps.Clone(merged)
@@ -197,7 +198,7 @@ func (s *Settings) legacyDefaults() {
 		"readOnlyPort":                     "the kubelet opens port 10255 by default, berth does not",
 	} {
 		if _, is := lookup(s.Kubelet, field); !is {
-			s.add(Row{Subject: field, Value: source, Verdict: Warning, Note: note})
+			s.add(Row{Subject: field, Value: source, Verdict: Ignored, Note: note})
 		}
 	}
 }
@@ -213,22 +214,22 @@ func (s *Settings) classify() {
 		if !is {
 			continue
 		}
-		r := Row{Subject: f.Path, Value: shown(value), Verdict: Honored}
+		r := Row{Subject: f.Path, Value: shown(value), Verdict: Supported}
 		if source := s.sources[f.Path]; source != "" {
 			r.Subject = f.Path + " (" + source + ")"
 		}
 		switch f.Class {
 		case nodeconfig.Ignored:
 			unset(s.Kubelet, f.Path)
-			r.Verdict, r.Note = Warning, f.Note
+			r.Verdict, r.Note = Ignored, f.Note
 			if nodeconfig.IsZero(value) {
 				continue // tools write the zero values of all fields
 			}
 		case nodeconfig.Rejected:
 			if !nodeconfig.IsZero(value) && !slices.Contains(f.Accepted, shownJSON(value)) {
-				r.Verdict, r.Note = Refused, f.Note
+				r.Verdict, r.Note = Rejected, f.Note
 			}
-			unset(s.Kubelet, f.Path) // refused, or what berth does anyway
+			unset(s.Kubelet, f.Path) // rejected, or what berth does anyway
 		case nodeconfig.Supported:
 		}
 		s.add(r)
@@ -243,7 +244,7 @@ func (s *Settings) configuration() string {
 	first, err := yaml.Marshal(kubelet)
 	second, err2 := yaml.Marshal(berth)
 	if err := errors.Join(err, err2); err != nil {
-		s.add(Row{Subject: "configuration", Verdict: Refused, Note: err.Error()})
+		s.add(Row{Subject: "configuration", Verdict: Rejected, Note: err.Error()})
 		return ""
 	}
 	out := "# Configuration of berth, written by berth takeover from the configuration of the kubelet.\n" +
@@ -255,7 +256,7 @@ func (s *Settings) configuration() string {
 	}
 	if list, ok := errors.AsType[nodeconfig.Errors](err); ok {
 		for _, e := range list {
-			s.add(Row{Subject: e.Field, Verdict: Refused, Note: e.Message})
+			s.add(Row{Subject: e.Field, Verdict: Rejected, Note: e.Message})
 		}
 	}
 	return out
@@ -274,7 +275,7 @@ func Make(f Facts) Plan {
 }
 
 // order puts what prevents the takeover first.
-func order(v Verdict) int { return slices.Index([]Verdict{Refused, Warning, Honored}, v) }
+func order(v Verdict) int { return slices.Index([]Verdict{Rejected, Warning, Ignored, Supported}, v) }
 
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")

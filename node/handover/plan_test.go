@@ -74,14 +74,14 @@ func TestEveryFieldHasARow(t *testing.T) { // H1
 		s := Resolve([]string{"--config=a"}, []UnitFile{{"a", string(text)}})
 		s.classify()
 		want := map[nodeconfig.Class]Verdict{
-			nodeconfig.Supported: Honored, nodeconfig.Ignored: Warning, nodeconfig.Rejected: Refused,
+			nodeconfig.Supported: Supported, nodeconfig.Ignored: Ignored, nodeconfig.Rejected: Rejected,
 		}[f.Class]
 		i := slices.IndexFunc(s.rows, func(r Row) bool { return r.Subject == f.Path })
 		if i < 0 || s.rows[i].Verdict != want {
 			t.Errorf("%s: got %+v, want %s", f.Path, s.rows, want)
 		}
-		if want == Refused && s.rows[i].Note == "" {
-			t.Errorf("%s is refused without a reason", f.Path)
+		if want == Rejected && s.rows[i].Note == "" {
+			t.Errorf("%s is rejected without a reason", f.Path)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func TestPlansOfRealConfigurations(t *testing.T) { // H2
 		unit      []string
 		env       map[string]string
 		documents []string
-		refused   bool
+		rejected  bool
 	}{
 		{
 			"kubeadm", []string{"kubelet.service", "10-kubeadm.conf"},
@@ -131,10 +131,10 @@ func TestPlansOfRealConfigurations(t *testing.T) { // H2
 				"/etc/kubernetes/kubelet.conf": true, "/etc/kubelet/kubeconfig": true, "/etc/kubelet.kubeconfig": true,
 			},
 		})
-		if got := len(p.Refusals()) > 0; got != c.refused {
-			t.Errorf("%s: refused %v: %+v", c.name, got, p.Refusals())
+		if got := len(p.Rejected()) > 0; got != c.rejected {
+			t.Errorf("%s: rejected %v: %+v", c.name, got, p.Rejected())
 		}
-		if _, _, err := nodeconfig.Parse([]byte(p.Configuration), &nodeconfig.Flags{}); err != nil && !c.refused {
+		if _, _, err := nodeconfig.Parse([]byte(p.Configuration), &nodeconfig.Flags{}); err != nil && !c.rejected {
 			t.Errorf("%s: the configuration is invalid: %v", c.name, err)
 		}
 		text, err := json.MarshalIndent(p.Rows, "", "  ")
@@ -162,7 +162,7 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// ready are facts without any reason to refuse.
+// ready are facts without any reason to reject.
 func ready() Facts {
 	return Facts{
 		Unit: UnitState{Loaded: true, Enabled: "enabled", Active: true}, RuntimeName: "containerd",
@@ -172,7 +172,7 @@ func ready() Facts {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestRejectedRows(t *testing.T) {
 	t.Parallel()
 	pod := func(change func(*corev1.Pod)) func(*Facts) {
 		return func(f *Facts) {
@@ -211,7 +211,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change       func(*Facts)
-		subject, pod string // empty subject: not refused
+		subject, pod string // empty subject: not rejected
 	}{
 		"nothing special":        {func(*Facts) {}, "", ""},
 		"no unit":                {func(f *Facts) { f.Unit = UnitState{} }, KubeletService, ""},
@@ -268,17 +268,17 @@ func TestRefusals(t *testing.T) {
 	} {
 		f := ready()
 		c.change(&f)
-		refused := Make(f).Refusals()
+		rejected := Make(f).Rejected()
 		if c.subject == "" {
-			if len(refused) > 0 {
-				t.Errorf("%s: refused: %+v", name, refused)
+			if len(rejected) > 0 {
+				t.Errorf("%s: rejected: %+v", name, rejected)
 			}
 			continue
 		}
-		if !slices.ContainsFunc(refused, func(r Row) bool {
+		if !slices.ContainsFunc(rejected, func(r Row) bool {
 			return r.Subject == c.subject && r.Pod == c.pod && r.Note != ""
 		}) {
-			t.Errorf("%s: got %+v, want %s of %q", name, refused, c.subject, c.pod)
+			t.Errorf("%s: got %+v, want %s of %q", name, rejected, c.subject, c.pod)
 		}
 	}
 }
@@ -340,9 +340,9 @@ func TestNodeAddressesAreKept(t *testing.T) {
 		f.NodeAddresses, f.LocalAddresses = node, local
 		c.change(&f)
 		p := Make(f)
-		if len(p.Refusals()) > 0 || !strings.Contains(p.Configuration, c.want) ||
+		if len(p.Rejected()) > 0 || !strings.Contains(p.Configuration, c.want) ||
 			c.want == "" && strings.Contains(p.Configuration, "nodeIPs") {
-			t.Errorf("%s: got %+v\n%s", name, p.Refusals(), p.Configuration)
+			t.Errorf("%s: got %+v\n%s", name, p.Rejected(), p.Configuration)
 		}
 	}
 }

@@ -405,7 +405,7 @@ func TestServiceOfFile(t *testing.T) {
 		t.Errorf("address %s, before the kill %s", after, before)
 	}
 	p.requireServiceRules(true)
-	p.requireRefusedService()
+	p.requireRejectedService()
 	p.requireLoadBalancer()
 	p.requireRestoredAddress()
 	config, err := os.OpenFile(p.Agent.ConfigFile, os.O_APPEND|os.O_WRONLY, 0)
@@ -430,8 +430,8 @@ func TestServiceOfFile(t *testing.T) {
 	})
 }
 
-// requireRefusedService checks what berth says of a Service that requests the node port of another one.
-func (p *Pair) requireRefusedService() {
+// requireRejectedService checks what berth says of a Service that requests the node port of another one.
+func (p *Pair) requireRejectedService() {
 	p.t.Helper()
 	const problem = "node port 30777/TCP is used by Service default/web"
 	for _, args := range [][]string{{"why", "svc/web-again"}, {"services", "web-again"}, {"events"}} {

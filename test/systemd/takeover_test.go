@@ -69,7 +69,7 @@ func TestTakeover(t *testing.T) {
 		name string
 		do   func(operator)
 	}{
-		{"a refused takeover changes nothing", refuseTakeover},
+		{"a rejected takeover changes nothing", rejectTakeover},
 		{"a failed takeover is rolled back", rollBackTakeover},
 		{"the guide", followTakeoverGuide},
 		{"killed takeovers", killTakeovers},
@@ -97,7 +97,7 @@ func (o operator) fails(line string) string {
 	return out + err.Error()
 }
 
-func refuseTakeover(o operator) {
+func rejectTakeover(o operator) {
 	const volume = "/var/lib/kubelet/pods/0a1b/volumes/kubernetes.io~csi/data"
 	o.sh("mkdir -p " + volume)
 	pid := o.sh("systemctl show --value -p MainPID kubelet")
@@ -114,7 +114,7 @@ func refuseTakeover(o operator) {
 	o.sh("rm -r /var/lib/kubelet/pods")
 	out = o.sh("/root/berth takeover --dry-run -o json")
 	for _, want := range []string{
-		`"subject": "syncFrequency"`, `"verdict": "warning"`, "staticPodPath: /etc/kubernetes",
+		`"subject": "syncFrequency"`, `"verdict": "ignored"`, "staticPodPath: /etc/kubernetes",
 	} {
 		if !strings.Contains(out, want) {
 			o.Errorf("no %q in:\n%s", want, out)
