@@ -3,6 +3,7 @@ package node
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/nodeconfig"
 )
 
 // Capacity returns the capacity of the host: cpu, memory, ephemeral-storage (of the file system
@@ -116,6 +119,22 @@ func ValidateReserved(capacity corev1.ResourceList, reserved ...corev1.ResourceL
 				has.String(),
 			)
 		}
+	}
+	return nil
+}
+
+// CheckCgroupVersion returns an error if the configuration requires cgroup v2 and the host has cgroup v1.
+func CheckCgroupVersion(c nodeconfig.Cgroups, v2 bool) error {
+	if c.FailV1 && !v2 {
+		return errors.New("failCgroupV1: this host has cgroup v1")
+	}
+	return nil
+}
+
+// CheckSwap returns an error if the configuration permits no swap and the host uses it.
+func CheckSwap(c nodeconfig.Cgroups) error {
+	if swap, err := SwapEnabled(); err == nil && swap && c.FailSwapOn {
+		return errors.New("failSwapOn: this host has swap; disable it, or set failSwapOn: false")
 	}
 	return nil
 }

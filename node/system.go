@@ -54,6 +54,11 @@ func Labels(name string, configured map[string]string) map[string]string {
 	return out
 }
 
+// SetOOMScore protects this process from the OOM killer, or exposes it: score is from -1000 to 1000.
+func SetOOMScore(score int) error {
+	return os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(score)), 0o644)
+}
+
 // firstLine returns the trimmed content of the first file that is not empty.
 func firstLine(paths ...string) string {
 	for _, path := range paths {

@@ -74,6 +74,13 @@ func (r *Registry) Unmarked(uid types.UID) bool {
 	return !marked
 }
 
+// OwnsUnlabeled reports whether the objects in the runtime that an older release created for a pod belong to
+// this instance of berth: only it has a directory of the pod.
+func (r *Registry) OwnsUnlabeled(uid types.UID) bool {
+	exists, _, err := r.dirs.PodDir(uid)
+	return err == nil && exists || r.Owns(uid)
+}
+
 // OwnsLeak reports whether an object of the pod that the runtime does not know belongs to this agent.
 func (r *Registry) OwnsLeak(uid types.UID) bool {
 	e, err := r.evidence(uid)

@@ -13,9 +13,9 @@ import (
 	nodeshutdown "berth/node/shutdown"
 )
 
-// KillSlack is how long the Manager waits beyond the period of a group. The termination of
+// killSlack is how long the Manager waits beyond the period of a group. The termination of
 // containers killed at the end of the period still has to be observed.
-const KillSlack = time.Second
+const killSlack = time.Second
 
 // Options configures a Manager. Every field but FlushStatus is required.
 type Options struct {
@@ -126,7 +126,7 @@ func (m *Manager) terminateGroup(ctx context.Context, s nodeshutdown.Step, resul
 	}
 	result.Pods += len(pending)
 	m.o.Log.Info("terminating pod group", "priority", s.Priority, "period", s.Group.GracePeriod, "pods", len(pending))
-	bound := time.NewTimer(s.Group.GracePeriod + KillSlack)
+	bound := time.NewTimer(s.Group.GracePeriod + killSlack)
 	defer bound.Stop()
 	for {
 		for uid := range pending {
@@ -164,15 +164,20 @@ func hasTerminated(s *status.Snapshot) bool {
 }
 
 const (
-	// ReportTimeout is the time for reports after the last pod has terminated.
-	ReportTimeout      = 3 * time.Second
+	// reportTimeout is the time for reports after the last pod has terminated.
+	reportTimeout      = 3 * time.Second
 	reportPollInterval = 50 * time.Millisecond
 )
+
+// DelayNeeded is how long a system shutdown has to wait for the groups.
+func DelayNeeded(groups []nodeshutdown.Group) time.Duration {
+	return nodeshutdown.TotalGracePeriod(groups) + time.Duration(len(groups))*killSlack + reportTimeout
+}
 
 // AwaitReported waits until done reports that the final statuses were sent, with a timeout. The rest
 // is sent after the reboot.
 func AwaitReported(ctx context.Context, done func() bool) {
-	for end := time.Now().Add(ReportTimeout); !done() && time.Now().Before(end); {
+	for end := time.Now().Add(reportTimeout); !done() && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
 			return

@@ -150,7 +150,7 @@ func TestAwaitReportedIsLimited(t *testing.T) {
 		}
 		start = time.Now()
 		AwaitReported(t.Context(), func() bool { return false })
-		if took := time.Since(start); took != ReportTimeout {
+		if took := time.Since(start); took != reportTimeout {
 			t.Errorf("got a wait of %v without a report", took)
 		}
 	})

@@ -44,7 +44,7 @@ cniBinDirs: [` + dir + `/bin]
 		if err := localFlags(flags).Parse(append(args, extra...)); err != nil {
 			t.Fatal(err)
 		}
-		r, err := check.Local(t.Context(), check.LocalOptions{Flags: flags, Version: version, StoreFile: storeFile})
+		r, err := check.Local(t.Context(), check.LocalOptions{Flags: flags, Version: version})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -59,9 +59,6 @@ reload berth) reloads the configuration.`,
 	return cmd
 }
 
-// storeFile is the local store in the state directory.
-const storeFile = "berth.db"
-
 // berth is the agent with all its components.
 type berth struct {
 	config                *nodeconfig.Config
@@ -138,7 +135,7 @@ func (b *berth) openStore() (wait func() (*checkpoint.Store, *checkpoint.Quarant
 	go func() {
 		defer close(done)
 		store, quarantined, err = checkpoint.Open(checkpoint.Options{
-			Path: filepath.Join(b.config.StateDir, storeFile), Log: b.log,
+			Path: filepath.Join(b.config.StateDir, nodeconfig.StoreFile), Log: b.log,
 			Heartbeat: func() { b.heartbeat(storeLoop) },
 		})
 	}()

@@ -28,7 +28,7 @@ func clientCommands(socket *string) []*cobra.Command {
 		Check: &cli.LocalCheck{
 			Flags: localFlags(flags),
 			Run: func(ctx context.Context) (nodeapi.CheckReport, error) {
-				return check.Local(ctx, check.LocalOptions{Flags: flags, Version: version, StoreFile: storeFile})
+				return check.Local(ctx, check.LocalOptions{Flags: flags, Version: version})
 			},
 		},
 	})

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,14 +109,8 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("cgroups: %w", err)
 	}
-	if c.FailV1 && !h.cgroups.V2() {
-		return errors.New("failCgroupV1: this host has cgroup v1")
-	}
-	if swap, err := node.SwapEnabled(); err == nil && swap && c.FailSwapOn {
-		return errors.New("failSwapOn: this host has swap; swapoff -a, or set failSwapOn: false")
-	}
 	h.warnCgroupV1(c)
-	return nil
+	return errors.Join(node.CheckCgroupVersion(c, h.cgroups.V2()), node.CheckSwap(c))
 }
 
 // warnCgroupV1 logs configured features that cgroup v1 does not support.
@@ -189,13 +182,6 @@ func (h *host) Claim(uid types.UID) error { return h.owner.Claim(uid) }
 func (h *host) ownsLeakedTask(cgroup string) bool {
 	uid, ok := h.cgroups.PodOf(cgroup)
 	return ok && h.owner.OwnsLeak(uid)
-}
-
-// ownsUnlabeled reports whether the objects in the runtime that an older release created for a pod
-// belong to this instance of berth: only it has a directory of the pod.
-func (h *host) ownsUnlabeled(uid types.UID) bool {
-	exists, _, err := h.volumes.PodDir(uid)
-	return err == nil && exists || h.owner.Owns(uid)
 }
 
 // unmarked reports whether a pod that has berth's labels in the runtime was handed over to the kubelet:
@@ -341,8 +327,8 @@ func (h *host) Pods(ctx context.Context) ([]types.UID, error) {
 
 // setOOMScore protects the agent from the OOM killer.
 func (h *host) setOOMScore() {
-	text := strconv.Itoa(h.b.config.Pods.OOMScoreAdj)
-	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(text), 0o644); err != nil {
-		h.b.log.Debug("oom_score_adj could not be set", "value", text, "err", err)
+	score := h.b.config.Pods.OOMScoreAdj
+	if err := node.SetOOMScore(score); err != nil {
+		h.b.log.Debug("oom_score_adj could not be set", "value", score, "err", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"berth/agent/podlogs"
 	"berth/cri/crilog"
+	"berth/internal/nodeconfig"
 	"berth/nodeapi"
 )
 
@@ -42,7 +43,7 @@ func (b *berth) rotateLogs(ctx context.Context) {
 // upstream.
 func (b *berth) logCollector() *crilog.Collector {
 	return &crilog.Collector{
-		PodLogsDir: b.config.PodLogsDir, LinkDir: logLinks, Interval: time.Minute,
+		PodLogsDir: b.config.PodLogsDir, LinkDir: nodeconfig.LogLinksDir, Interval: time.Minute,
 		MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
 		Owners: b.podLogs.Owners, Now: time.Now, OnCollected: b.logsCollected,
 	}

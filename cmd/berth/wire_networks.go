@@ -12,17 +12,15 @@ import (
 	"berth/cni/networks"
 	"berth/cri"
 	"berth/internal/apiclient"
+	"berth/internal/nodeconfig"
 )
-
-// networksDir contains the attached networks of pods, in the state directory.
-const networksDir = "networks"
 
 func (b *berth) networksOptions() networks.Options {
 	c := b.config.Network
 	return networks.Options{
 		Dir: filepath.Join(
 			b.config.StateDir,
-			networksDir,
+			nodeconfig.NetworksDir,
 		), ConfDir: filepath.Join(c.CNIConfDir, "networks.d"), BinDirs: c.CNIBinDirs,
 	}
 }

@@ -10,16 +10,14 @@ import (
 	"berth/cri"
 	"berth/images"
 	"berth/images/offline"
+	"berth/internal/nodeconfig"
 	"berth/nodeapi"
 )
-
-// importRecords is the file with the imported archives, in the state directory.
-const importRecords = "images.json"
 
 // newOffline creates the import of image archives.
 func (b *berth) newOffline() *offline.Importer {
 	return offline.New(offline.Options{
-		Dir: b.config.Images.ArchiveDir, Records: filepath.Join(b.config.StateDir, importRecords),
+		Dir: b.config.Images.ArchiveDir, Records: filepath.Join(b.config.StateDir, nodeconfig.ImportRecordsFile),
 		Runtime: importer{b.runtime.client}, Log: b.log,
 		OnImported: func(string, []offline.Image) { b.agent.ImagesImported() },
 		OnFailed: func(file string, err error) {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/cli/explain"
+	"berth/internal/nodeconfig"
 	"berth/internal/telemetry"
 	"berth/node"
 	"berth/nodeapi"
@@ -15,13 +16,12 @@ import (
 	"berth/probes/exectracker"
 )
 
-// execsDir contains the running commands, in the state directory.
-const execsDir = "commands"
-
 // newExecTracker creates the tracker for commands of probes and hooks.
 func newExecTracker(b *berth) *exectracker.Tracker {
 	return exectracker.New(
-		exectracker.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, execsDir), Log: b.log},
+		exectracker.Options{
+			Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, nodeconfig.ExecsDir), Log: b.log,
+		},
 	)
 }
 

@@ -19,6 +19,7 @@ import (
 	"berth/cri/criconfig"
 	"berth/images"
 	"berth/internal/exits"
+	"berth/internal/nodeconfig"
 )
 
 // runtime is the container runtime.
@@ -56,12 +57,12 @@ func (r *runtime) dial(ctx context.Context) (*cri.Client, error) {
 		ImageEndpoint:     b.config.ImageEndpoint,
 		UnaryInterceptors: []grpc.UnaryClientInterceptor{metrics.RuntimeCalls(b.metrics, b.traces)},
 		Node:              func() criconfig.Node { return b.host.criNode() },
-		LogLinkDir:        logLinks,
+		LogLinkDir:        nodeconfig.LogLinksDir,
 		Warn:              func(err error) { b.log.Warn("runtime warning", "err", err) },
 		WarnPod:           b.warnPod,
 		ExitRecorder:      r.exits,
 		Instance:          ownership.Instance(b.config.RootDir),
-		OwnsUnlabeled:     func(uid types.UID) bool { return b.host.ownsUnlabeled(uid) },
+		OwnsUnlabeled:     func(uid types.UID) bool { return b.host.owner.OwnsUnlabeled(uid) },
 		Unmarked:          func(uid types.UID) bool { return b.host.unmarked(uid) },
 		OnEventStream:     b.metrics.CountEventStream,
 		OnEventDelay:      b.metrics.ObserveEventDelay,
@@ -91,9 +92,6 @@ func (r *runtime) newImages() *images.Manager {
 		},
 	})
 }
-
-// logLinks is the directory of the links to container logs.
-const logLinks = "/var/log/containers"
 
 func (r *runtime) newStatusWatcher() *cri.StatusWatcher {
 	b := r.b

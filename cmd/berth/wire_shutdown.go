@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"berth/admission"
 	"berth/agent/shutdown"
@@ -70,9 +69,7 @@ func (b *berth) watchShutdown(ctx context.Context) {
 		return
 	}
 	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{
-		DelayNeeded: nodeshutdown.TotalGracePeriod(groups) + time.Duration(len(groups))*shutdown.KillSlack +
-			shutdown.ReportTimeout,
-		DropInDir: systemd.LogindDropInDir, Log: b.log,
+		DelayNeeded: shutdown.DelayNeeded(groups), DropInDir: systemd.LogindDropInDir, Log: b.log,
 		OnCancel: b.shutdownCanceled,
 		Drain:    func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // fails only if ctx ends
 	})

@@ -266,6 +266,17 @@ const (
 	DefaultRuntimeEndpoint = "unix:///run/containerd/containerd.sock"
 )
 
+// Names of files and directories in the state directory.
+const (
+	StoreFile         = "berth.db"    // local store
+	ExecsDir          = "commands"    // running commands
+	NetworksDir       = "networks"    // attached networks of pods
+	ImportRecordsFile = "images.json" // imported archives
+)
+
+// LogLinksDir is the directory of the links to container logs.
+const LogLinksDir = "/var/log/containers"
+
 // SystemdResolvConf is the file in which systemd-resolved lists the upstream servers.
 // /etc/resolv.conf contains its local stub.
 const SystemdResolvConf = "/run/systemd/resolve/resolv.conf"

@@ -16,6 +16,7 @@ import (
 	"berth/cni"
 	"berth/cri"
 	"berth/internal/nodeconfig"
+	"berth/node"
 	"berth/node/cgroups"
 	"berth/node/devices"
 	"berth/node/pressure"
@@ -113,11 +114,8 @@ func (c Node) checkKernel(add AddFunc) {
 	if c.Cgroups.V2() {
 		version = "cgroup v2"
 	}
-	var refused error
-	if c.Config.Cgroups.FailV1 && !c.Cgroups.V2() {
-		refused = errors.New("failCgroupV1: this host has cgroup v1")
-	}
-	add("cgroups", true, refused, version, "set failCgroupV1: false, or boot with cgroup v2")
+	add("cgroups", true, node.CheckCgroupVersion(c.Config.Cgroups, c.Cgroups.V2()), version,
+		"set failCgroupV1: false, or boot with cgroup v2")
 	kernel{v2: c.Cgroups.V2(), ipv6: usesIPv6(c.Config)}.check(add)
 	var tx unix.Timex
 	state, err := unix.Adjtimex(&tx)

@@ -164,7 +164,6 @@ func TestCheckReportsSeparateImageService(t *testing.T) {
 					RootDir:          dir + "/root",
 					RuntimeEndpoint:  "unix://" + dir + "/none.sock",
 				},
-				StoreFile: "berth.db",
 			},
 		)
 		if err != nil {

@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,9 +21,8 @@ import (
 
 // LocalOptions configures Local.
 type LocalOptions struct {
-	Flags     *nodeconfig.Flags
-	Version   string // of berth
-	StoreFile string // name of the local store in the state directory
+	Flags   *nodeconfig.Flags
+	Version string // of berth
 }
 
 // Local runs the checks without an agent, with the configuration that `berth run` would use
@@ -68,12 +66,8 @@ func Local(ctx context.Context, o LocalOptions) (r nodeapi.CheckReport, err erro
 		}
 	}
 	add := Adder(&r)
-	var inTheWay error
-	if swap, err := node.SwapEnabled(); err == nil && swap && config.Cgroups.FailSwapOn {
-		inTheWay = errors.New("failSwapOn: this host has swap")
-	}
-	add("swap", true, inTheWay, "disabled or allowed", "swapoff -a, or set failSwapOn: false")
-	add("local store", false, storePlace(config.StateDir, o.StoreFile), config.StateDir, StoreRemedy)
+	add("swap", true, node.CheckSwap(config.Cgroups), "disabled or allowed", "swapoff -a, or set failSwapOn: false")
+	add("local store", false, storePlace(config.StateDir, nodeconfig.StoreFile), config.StateDir, StoreRemedy)
 	if s, err := newServer(config, o.Version); err != nil {
 		add("server", false, err, "", rejoin)
 	} else if s != nil {

@@ -51,6 +51,14 @@ func (p Plan) Rejected() (out []Row) {
 	return out
 }
 
+// Check returns an error if the plan has rejected rows.
+func (p Plan) Check() error {
+	if n := len(p.Rejected()); n > 0 {
+		return fmt.Errorf("%d rows of the plan are rejected, nothing was changed", n)
+	}
+	return nil
+}
+
 // Settings are the settings of the kubelet, from its flags and configuration files.
 type Settings struct {
 	Kubelet map[string]any // KubeletConfiguration

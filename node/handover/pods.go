@@ -86,3 +86,13 @@ func Compare(before, after []Pod) (out []Outcome) {
 	}
 	return out
 }
+
+// Failures returns the number of pods that were not adopted unchanged.
+func Failures(outcomes []Outcome) (n int) {
+	for _, o := range outcomes {
+		if o.Failed() {
+			n++
+		}
+	}
+	return n
+}

@@ -162,3 +162,6 @@ func syncDir(dir string) error {
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
+
+// AdoptedPods reports whether a takeover is complete. The pods of an incomplete one are the kubelet's.
+func (r *Record) AdoptedPods() bool { return r.Direction == Takeover && r.Completed }

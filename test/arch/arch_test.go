@@ -102,7 +102,17 @@ var allowedImports = map[string][]string{
 	"agent/metrics": {
 		"agent", "agent/pod", "agent/plan", "agent/status", "internal/telemetry", "podspec",
 	},
-	"node/handover":                      {"internal/nodeconfig", "podspec"},
+	"node/handover": {"internal/nodeconfig", "podspec"},
+	"node/handover/executor": {
+		"agent/checkpoint", "agent/ownership", "agent/source", "cri", "internal/apiclient", "internal/nodeconfig",
+		"node/handover", "node/registration", "node/uninstall", "nodeapi", "podspec", "systemd", "systemd/install",
+		"volumes",
+	},
+	"node/uninstall": {
+		"agent/checkpoint", "cni/gateway", "internal/apiclient", "internal/nodeconfig", "node", "node/handover",
+		"nodeapi/server", "services/localaddress", "services/nodeservices", "services/proxy", "systemd",
+		"systemd/install", "volumes",
+	},
 	"node/pressure":                      {"podspec"},
 	"node/shutdown":                      {"podspec"},
 	"internal/nodeconfig":                {"podspec", "internal/strictyaml"},

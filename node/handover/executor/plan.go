@@ -1,13 +1,16 @@
-package main
+package executor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,11 +22,15 @@ import (
 	"berth/systemd/install"
 )
 
-// planTimeout limits each request to the runtime and to the API server.
-const planTimeout = 15 * time.Second
+const (
+	// planTimeout limits each request to the runtime and to the API server.
+	planTimeout = 15 * time.Second
+	// kubeletVersionTimeout limits the time of kubelet --version.
+	kubeletVersionTimeout = 5 * time.Second
+)
 
-// makePlan reads the host and makes the plan of a takeover. It also returns the pods of the node.
-func makePlan(ctx context.Context, unit handover.UnitState) (handover.Plan, []*corev1.Pod, error) {
+// PlanTakeover reads the host and makes the plan of a takeover. It also returns the pods of the node.
+func PlanTakeover(ctx context.Context, unit handover.UnitState) (handover.Plan, []*corev1.Pod, error) {
 	f, err := readFacts(ctx, unit)
 	if err != nil {
 		return handover.Plan{}, nil, fmt.Errorf("read the configuration of the kubelet: %w", err)
@@ -51,6 +58,25 @@ func makePlan(ctx context.Context, unit handover.UnitState) (handover.Plan, []*c
 	return handover.Make(f), f.Pods, nil
 }
 
+// PlanHandback makes the plan of a handback, after a complete takeover.
+func (x *Executor) PlanHandback(ctx context.Context, r *handover.Record) handover.Plan {
+	f := handover.HandbackFacts{Before: r.Pods}
+	pods, err := x.agentPodList(ctx)
+	if err != nil {
+		f.PodsErr = err.Error()
+	}
+	f.Pods = pods
+	if checkpoints, _, err := handover.ReadState(r.RootDir); err == nil {
+		f.Checkpoints = checkpoints
+	} else {
+		f.PodsErr = cmp.Or(f.PodsErr, err.Error())
+	}
+	if facts, err := readFacts(ctx, r.Unit); err == nil {
+		f.KubeletVersion = kubeletVersion(ctx, facts.Program)
+	}
+	return handover.MakeHandback(f)
+}
+
 // readFacts reads what is on the host without the runtime and the API server.
 func readFacts(ctx context.Context, unit handover.UnitState) (handover.Facts, error) {
 	p, err := install.Properties(ctx, handover.KubeletService, "FragmentPath", "DropInPaths", "MainPID")
@@ -66,13 +92,13 @@ func readFacts(ctx context.Context, unit handover.UnitState) (handover.Facts, er
 
 // recheck reads the checkpoints, the volumes and the pods again after the kubelet has stopped. It
 // returns an error if the kubelet has started something in the meantime that berth cannot continue.
-func recheck(ctx context.Context, r *handover.Record) error {
+func (x *Executor) recheck(ctx context.Context, r *handover.Record) error {
 	checkpoints, found, err := handover.ReadState(r.RootDir)
 	if err != nil {
 		return err
 	}
 	var pods []*corev1.Pod
-	c, _, err := nodeconfig.Parse([]byte(r.Configuration), &nodeconfig.Flags{Config: configFile})
+	c, _, err := nodeconfig.Parse([]byte(r.Configuration), &nodeconfig.Flags{Config: x.ConfigFile})
 	if err != nil {
 		return err
 	}
@@ -152,4 +178,22 @@ func localAddresses() (out []string) {
 		}
 	}
 	return out
+}
+
+// kubeletVersion returns the output of kubelet --version. Empty: it is unknown.
+func kubeletVersion(ctx context.Context, program string) string {
+	if program == "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, kubeletVersionTimeout)
+	defer cancel()
+	c := exec.CommandContext(ctx, program, "--version")
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) } // it can be a script
+	c.WaitDelay = time.Second
+	out, err := c.Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
 }

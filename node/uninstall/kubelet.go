@@ -1,4 +1,4 @@
-package main
+package uninstall
 
 import (
 	"context"
@@ -19,10 +19,10 @@ var unitDirs = []string{
 	"/lib/systemd/system",
 }
 
-// kubeletFiles returns the files that show that this host has a kubelet, even if it does not run and
+// KubeletFiles returns the files that show that this host has a kubelet, even if it does not run and
 // has no pods now. Below its root directory, the kubelet has files that berth never creates. host is
 // the root of the file system.
-func kubeletFiles(host, rootDir string) (found []string) {
+func KubeletFiles(host, rootDir string) (found []string) {
 	candidates := []string{"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf"}
 	for _, dir := range unitDirs {
 		candidates = append(candidates, filepath.Join(dir, handover.KubeletService))

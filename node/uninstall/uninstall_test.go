@@ -1,4 +1,4 @@
-package main
+package uninstall
 
 import (
 	"errors"
@@ -9,8 +9,16 @@ import (
 	"testing"
 
 	"berth/internal/nodeconfig"
-	"berth/node/handover"
+	"berth/systemd/install"
 )
+
+func removal(host string, c *nodeconfig.Config, keepConfig bool) install.RemovalSpec {
+	o := Options{
+		Config: c, Host: host, KeepConfig: keepConfig,
+		Service: install.Spec{Name: "berth", ConfigFile: "/etc/berth/config.yaml", Layout: install.LocalLayout},
+	}
+	return o.Removal()
+}
 
 // A configured directory such as /run or /etc/ssl can contain files of other programs.
 func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
@@ -19,7 +27,7 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 		CertDir: nodeconfig.DefaultCertDir,
 	}
 	host := t.TempDir() // without a kubelet
-	l := uninstaller{host: host}.removal(serviceSpec(""), defaultDir)
+	l := removal(host, defaultDir, false)
 	for _, dir := range []string{
 		"/var/lib/berth", "/run/berth", "/var/lib/kubelet/pki", "/var/lib/kubelet/pods", "/etc/berth",
 	} {
@@ -50,7 +58,7 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 		}
 	}
 	configured := &nodeconfig.Config{RootDir: "/data", StateDir: state, Socket: socket + "/b.sock", CertDir: certs}
-	l = uninstaller{keepConfig: true, host: host}.removal(serviceSpec(""), configured)
+	l = removal(host, configured, true)
 	defaultDirs := []string{"/var/lib/berth", "/run/berth"} // the previous default
 	if want := append(
 		[]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, defaultDirs...,
@@ -100,14 +108,14 @@ func TestUninstallKeepsForeignPods(t *testing.T) {
 		slices.Sort(out)
 		return out
 	}
-	got := below(uninstaller{host: root}.removal(serviceSpec(""), c).Trees)
+	got := below(removal(root, c, false).Trees)
 	if want := []string{"pods/.trash-removed", "pods/own"}; !slices.Equal(got, want) {
 		t.Errorf("with a foreign pod: got %q, want %q", got, want)
 	}
 	if err := os.RemoveAll(filepath.Join(root, "pods/foreign")); err != nil {
 		t.Fatal(err)
 	}
-	got = below(uninstaller{host: root}.removal(serviceSpec(""), c).Trees)
+	got = below(removal(root, c, false).Trees)
 	if want := []string{"device-plugins", "image_manager", "pods"}; !slices.Equal(got, want) {
 		t.Errorf("without foreign pods: got %q, want %q", got, want)
 	}
@@ -134,27 +142,12 @@ func TestUninstallKeepsFilesOfKubeletWithoutPods(t *testing.T) {
 				RootDir: rootDir, StateDir: nodeconfig.DefaultStateDir, Socket: nodeconfig.DefaultSocket,
 				CertDir: nodeconfig.DefaultCertDir,
 			}
-			l := uninstaller{host: host}.removal(serviceSpec(""), c)
+			l := removal(host, c, false)
 			for _, path := range append(l.Trees, l.Files...) {
 				if strings.HasPrefix(path, nodeconfig.DefaultRootDir) || strings.HasPrefix(path, "/data/") {
 					t.Errorf("with %s and the root directory %s: %s is removed", file, rootDir, path)
 				}
 			}
 		}
-	}
-}
-
-// berth purge-for-package runs when apt purges the package, and must not end pods of the kubelet.
-func TestPurgeIsRefusedDuringTakeover(t *testing.T) {
-	t.Parallel()
-	state := t.TempDir()
-	if err := (&handover.Record{Direction: handover.Takeover}).Write(state); err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	// An invalid configuration ends a purge without the check before it changes anything.
-	err := purge(t.Context(), &out, filepath.Join(state, handover.RecordFile), state)
-	if err == nil || !strings.Contains(err.Error(), "handback first") {
-		t.Errorf("got error %v", err)
 	}
 }
