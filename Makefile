@@ -95,18 +95,18 @@ fuzz: ## every fuzz target for FUZZTIME
 e2e: deps ## the end-to-end tests alone
 	go test -race -count=1 -timeout 30m ./test/e2e ./test/crash
 
-# A part that ends within a given time: make torture PIECE=Churn KILLS=500 BOUND=30m, or PIECES=./test/e2e PIECE=FullNode.
-# The long churn and the power cuts alone, with their reports: make torture PIECE='LongChurn|PowerCuts' REPORT=docs/reports
-PIECE  ?= .
-PIECES ?= ./test/crash ./test/e2e ./test/pair ./test/control ./test/vm ./agent/checkpoint
+# A part that ends within a given time: make torture RUN=Churn KILLS=500 TIMEOUT=30m, or PKGS=./test/e2e RUN=FullNode.
+# The long churn and the power cuts alone, with their reports: make torture RUN='LongChurn|PowerCuts' REPORT=docs/reports
+RUN    ?= .
+PKGS   ?= ./test/crash ./test/e2e ./test/pair ./test/control ./test/vm ./agent/checkpoint
 KILLS  ?=
 HOUR   ?=
 CUTS   ?=
 REPORT ?=
-BOUND  ?= 6h
-torture: deps ## long tests; PIECE= a test's name, PIECES= packages, KILLS=n, HOUR=10m, CUTS=n, REPORT= a folder, BOUND= timeout
+TIMEOUT ?= 6h
+torture: deps ## long tests; RUN= a test's name, PKGS= packages, KILLS=n, HOUR=10m, CUTS=n, REPORT= a folder, TIMEOUT= a duration
 	BERTH_TORTURE=1 $(if $(KILLS),BERTH_KILLS=$(KILLS)) $(if $(HOUR),BERTH_HOUR=$(HOUR)) $(if $(CUTS),BERTH_CUTS=$(CUTS)) $(if $(REPORT),BERTH_REPORT=$(REPORT)) \
-		go test -v -count=1 -timeout $(BOUND) -run '$(PIECE)' $(PIECES)
+		go test -v -count=1 -timeout $(TIMEOUT) -run '$(RUN)' $(PKGS)
 
 SERVER ?= both
 SIG   ?= node,storage,apps

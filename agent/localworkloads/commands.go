@@ -29,7 +29,7 @@ const (
 )
 
 // edit changes a workload. change modifies a copy of it and the overrides.
-func (e *Engine) edit(k source.WorkloadKey, now time.Time,
+func (e *Reconciler) edit(k source.WorkloadKey, now time.Time,
 	change func(o, file workloads.Object, overrides map[string]string) error) error {
 	storeKey := key{k.Kind, k.Namespace, k.Name}
 	entry := e.store.entries[storeKey]
@@ -63,7 +63,7 @@ func unsupported(k source.WorkloadKey, what string) error {
 }
 
 // Scale sets the number of replicas of a workload until its file changes.
-func (e *Engine) Scale(k source.WorkloadKey, replicas int32, now time.Time) error {
+func (e *Reconciler) Scale(k source.WorkloadKey, replicas int32, now time.Time) error {
 	if replicas < 0 {
 		return apierrors.NewBadRequest("the number of replicas must not be negative")
 	}
@@ -82,7 +82,7 @@ func (e *Engine) Scale(k source.WorkloadKey, replicas int32, now time.Time) erro
 }
 
 // Pause pauses or resumes the rollout of a Deployment until its file changes.
-func (e *Engine) Pause(k source.WorkloadKey, paused bool, now time.Time) error {
+func (e *Reconciler) Pause(k source.WorkloadKey, paused bool, now time.Time) error {
 	return e.edit(k, now, func(o, _ workloads.Object, overrides map[string]string) error {
 		d, ok := o.(*appsv1.Deployment)
 		switch {
@@ -103,7 +103,7 @@ func (e *Engine) Pause(k source.WorkloadKey, paused bool, now time.Time) error {
 }
 
 // Restart replaces all pods of a workload by a rollout.
-func (e *Engine) Restart(k source.WorkloadKey, now time.Time) error {
+func (e *Reconciler) Restart(k source.WorkloadKey, now time.Time) error {
 	return e.edit(k, now, func(o, _ workloads.Object, _ map[string]string) error {
 		switch w := o.(type) {
 		case *appsv1.Deployment:
@@ -126,7 +126,7 @@ var errSkipped = errors.New("skipped")
 // Undo restores the pod template of a revision until the file changes, and for a Deployment the annotations of that
 // revision. Revision 0 is the previous one. It returns the restored revision, and whether it was skipped because the
 // current template is already that of the revision.
-func (e *Engine) Undo(k source.WorkloadKey, revision int64, now time.Time) (restored int64, skipped bool, err error) {
+func (e *Reconciler) Undo(k source.WorkloadKey, revision int64, now time.Time) (restored int64, skipped bool, err error) {
 	err = e.edit(k, now, func(o, file workloads.Object, overrides map[string]string) error {
 		d, isDeployment := o.(*appsv1.Deployment)
 		if isDeployment && d.Spec.Paused {
@@ -200,7 +200,7 @@ type Revision struct {
 }
 
 // revisions returns the history of a workload, oldest first.
-func (e *Engine) revisions(o workloads.Object) (out []Revision) {
+func (e *Reconciler) revisions(o workloads.Object) (out []Revision) {
 	switch o.(type) {
 	case *appsv1.Deployment:
 		for _, set := range controlledBy[*appsv1.ReplicaSet](e.store, o) {
@@ -252,7 +252,7 @@ type View struct {
 }
 
 // Views returns the workloads, ReplicaSets and the Jobs of CronJobs, ordered by kind, namespace and name.
-func (e *Engine) Views() (out []View) {
+func (e *Reconciler) Views() (out []View) {
 	for k, entry := range e.store.entries {
 		if entry.object == nil || k.kind == "Pod" || k.kind == "ControllerRevision" {
 			continue

@@ -18,7 +18,7 @@ func keyNamed(kind, name string) source.WorkloadKey {
 // view returns a workload as users see it.
 func (w *world) view(kind, name string) View {
 	w.t.Helper()
-	for _, v := range w.engine.Views() {
+	for _, v := range w.reconciler.Views() {
 		if kindOf(v.Object) == kind && v.Object.GetName() == name {
 			return v
 		}
@@ -47,12 +47,12 @@ func TestUndo(t *testing.T) {
 			write := func(image, cause string) {
 				w.files["web"] = strings.NewReplacer("KIND", kind, "web:1", image, "metadata: {name: web}",
 					`metadata: {name: web, annotations: {kubernetes.io/change-cause: `+cause+`}}`).Replace(setManifest)
-				w.engine.SetFiles(workloadsOf(t, w.files))
+				w.reconciler.SetFiles(workloadsOf(t, w.files))
 				w.settle()
 			}
 			undo := func(revision, want int64, wantSkipped bool, overrides map[string]string) {
 				t.Helper()
-				restored, skipped, err := w.engine.Undo(keyNamed(kind, "web"), revision, w.now)
+				restored, skipped, err := w.reconciler.Undo(keyNamed(kind, "web"), revision, w.now)
 				if err != nil || restored != want || skipped != wantSkipped {
 					t.Fatalf("restored revision %d, skipped %v: %v, want %d, %v", restored, skipped, err, want,
 						wantSkipped)
@@ -78,7 +78,7 @@ func TestUndo(t *testing.T) {
 			if got := w.images(); got != "web:2" {
 				t.Errorf("pods %q after the second rollback", got)
 			}
-			if _, _, err := w.engine.Undo(keyNamed(kind, "web"), 9, w.now); err == nil {
+			if _, _, err := w.reconciler.Undo(keyNamed(kind, "web"), 9, w.now); err == nil {
 				t.Error("a rollback to a missing revision succeeds")
 			}
 		})

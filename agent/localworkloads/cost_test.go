@@ -17,7 +17,7 @@ func startedWorld(t *testing.T, deployments int) (*world, []source.Workload) {
 		w.files[name] = strings.ReplaceAll(fmt.Sprintf(deploymentManifest, 1, 1), "web", name)
 	}
 	files := workloadsOf(t, w.files)
-	w.engine.SetFiles(files)
+	w.reconciler.SetFiles(files)
 	for range 3 {
 		w.sync(false)
 		w.advanceWithoutFailure()
@@ -28,9 +28,9 @@ func startedWorld(t *testing.T, deployments int) (*world, []source.Workload) {
 	return w, files
 }
 
-// start starts an engine with the stored objects and lets it decide.
+// start starts an reconciler with the stored objects and lets it decide.
 func (w *world) start(files []source.Workload) {
-	e := New(w.engine.Config, w.disk)
+	e := New(w.reconciler.Config, w.disk)
 	e.SetFiles(files)
 	for _, pod := range w.pods {
 		e.PodObserved(pod, w.now)

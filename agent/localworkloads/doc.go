@@ -2,13 +2,13 @@
 // node, without an API server. It executes the decisions of package workloads against a small store of objects: the
 // workloads, their ReplicaSets, ControllerRevisions and Jobs, and the pods, which the agent runs.
 //
-//	files ──► Source ──► Engine ──► Source ──► agent
+//	files ──► Source ──► Reconciler ──► Source ──► agent
 //	                      │  ▲
 //	             decisions│  │pod status
 //	             store ◄──┘  └── status cache
 //
-// The Engine is a state machine without goroutines, clocks and files: tests drive it directly. The Source wraps the
-// source of the manifest files and owns an Engine. It starts nothing until a file defines a workload or the local
+// The Reconciler is a state machine without goroutines, clocks and files: tests drive it directly. The Source wraps the
+// source of the manifest files and owns a Reconciler. It starts nothing until a file defines a workload or the local
 // store has one.
 //
 // # Durability
@@ -45,5 +45,5 @@
 //   - Decisions are suspended while the node shuts down.
 //
 // Goroutines: one per Source with workloads, which watches the status cache. It ends with Source.Run. A node without
-// workloads has no Engine, and TestMemoryWithNoWorkloads limits the memory that it needs for this package.
+// workloads has no Reconciler, and TestMemoryWithNoWorkloads limits the memory that it needs for this package.
 package localworkloads

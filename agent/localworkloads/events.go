@@ -12,8 +12,8 @@ const EventsPrefix = "workload-events/"
 // restoreEvents restores the events of an earlier run, and deletes those of objects that no longer exist.
 func (s *Source) restoreEvents() {
 	left := maps.Clone(s.opt.StoredEvents)
-	if s.engine != nil {
-		for _, entry := range s.engine.store.entries {
+	if s.reconciler != nil {
+		for _, entry := range s.reconciler.store.entries {
 			if entry.object == nil {
 				continue
 			}
@@ -36,10 +36,10 @@ func (s *Source) restoreEvents() {
 	}
 }
 
-// saveEvents adds the events that the engine has recorded to the changes for the local store. The caller holds the
+// saveEvents adds the events that the reconciler has recorded to the changes for the local store. The caller holds the
 // lock.
 func (s *Source) saveEvents(changes map[string][]byte) {
-	for uid, exists := range s.engine.events {
+	for uid, exists := range s.reconciler.events {
 		var saved []byte
 		if exists {
 			var err error
@@ -50,7 +50,7 @@ func (s *Source) saveEvents(changes map[string][]byte) {
 		}
 		changes[eventsKey(uid)] = saved
 	}
-	clear(s.engine.events)
+	clear(s.reconciler.events)
 }
 
 func eventsKey(uid types.UID) string { return EventsPrefix + string(uid) }

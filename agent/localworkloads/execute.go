@@ -29,7 +29,7 @@ import (
 var errOutdated = errors.New("observation outdated")
 
 // decide returns the decision about an object. failed is the write of the last decision that failed, or nil.
-func (e *Engine) decide(o workloads.Object, now time.Time, failed *workloads.WriteError) outcome {
+func (e *Reconciler) decide(o workloads.Object, now time.Time, failed *workloads.WriteError) outcome {
 	switch w := o.(type) {
 	case *appsv1.Deployment:
 		in := deployment.Input{
@@ -76,7 +76,7 @@ func (e *Engine) decide(o workloads.Object, now time.Time, failed *workloads.Wri
 }
 
 // decideJob combines the decisions of the two controllers of Jobs.
-func (e *Engine) decideJob(j *batchv1.Job, now time.Time, failed *workloads.WriteError) outcome {
+func (e *Reconciler) decideJob(j *batchv1.Job, now time.Time, failed *workloads.WriteError) outcome {
 	out := outcomeOf(j, job.Decide(job.Input{
 		Now: now, Job: j, Pods: controlledBy[*corev1.Pod](e.store, j), WriteError: failed,
 	}))
@@ -130,7 +130,7 @@ func withStatus(o, from workloads.Object) workloads.Object {
 }
 
 // apply executes writes in order and returns the first failure.
-func (e *Engine) apply(owner workloads.Object, writes []workloads.Write, now time.Time) *workloads.WriteError {
+func (e *Reconciler) apply(owner workloads.Object, writes []workloads.Write, now time.Time) *workloads.WriteError {
 	for _, w := range writes {
 		name, err := e.write(owner, w, now)
 		if err != nil {
@@ -145,7 +145,7 @@ func (e *Engine) apply(owner workloads.Object, writes []workloads.Write, now tim
 }
 
 // write executes one write and returns the name of the written object.
-func (e *Engine) write(owner workloads.Object, w workloads.Write, now time.Time) (string, error) {
+func (e *Reconciler) write(owner workloads.Object, w workloads.Write, now time.Time) (string, error) {
 	if w.Verb == workloads.Create {
 		return e.create(owner, w.Object, now)
 	}
@@ -166,7 +166,7 @@ func (e *Engine) write(owner workloads.Object, w workloads.Write, now time.Time)
 	case workloads.Delete:
 		// A finished Job after its TTL: its file must not start it again.
 		if file := e.store.entries[k].File; file != nil {
-			e.retire(k, now)
+			e.deleteExpired(k, now)
 			break
 		}
 		e.store.remove(k, now)
@@ -176,7 +176,7 @@ func (e *Engine) write(owner workloads.Object, w workloads.Write, now time.Time)
 }
 
 // create stores a new object with a name and a UID derived from its owner.
-func (e *Engine) create(owner, template workloads.Object, now time.Time) (string, error) {
+func (e *Reconciler) create(owner, template workloads.Object, now time.Time) (string, error) {
 	ownerKey := keyOf(owner)
 	entry := e.store.entries[ownerKey]
 	number := strconv.FormatInt(entry.Children, 10)

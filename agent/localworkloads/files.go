@@ -22,7 +22,7 @@ import (
 const restartedAt = "kubectl.kubernetes.io/restartedAt"
 
 // SetFiles sets the workloads of all files. The next Sync applies them.
-func (e *Engine) SetFiles(files []source.Workload) {
+func (e *Reconciler) SetFiles(files []source.Workload) {
 	e.files = make(map[key]source.Workload, len(files))
 	for _, w := range files {
 		e.files[keyOf(w.Object)] = w
@@ -30,7 +30,7 @@ func (e *Engine) SetFiles(files []source.Workload) {
 }
 
 // applyFiles creates, updates and deletes workloads so that they match the files.
-func (e *Engine) applyFiles(now time.Time) {
+func (e *Reconciler) applyFiles(now time.Time) {
 	if e.files == nil {
 		return
 	}
@@ -45,7 +45,7 @@ func (e *Engine) applyFiles(now time.Time) {
 	}
 	for _, k := range deleted {
 		entry := e.store.entries[k]
-		entry.RetiredUID = ""
+		entry.ExpiredUID = ""
 		if entry.object == nil {
 			e.store.drop(k)
 			continue
@@ -54,15 +54,15 @@ func (e *Engine) applyFiles(now time.Time) {
 	}
 }
 
-func (e *Engine) applyFile(k key, w source.Workload, now time.Time) {
+func (e *Reconciler) applyFile(k key, w source.Workload, now time.Time) {
 	entry := e.store.entries[k]
 	switch {
-	case entry == nil, entry.object == nil && entry.RetiredUID != w.Object.GetUID():
+	case entry == nil, entry.object == nil && entry.ExpiredUID != w.Object.GetUID():
 		e.createFromFile(k, w, now)
-	case entry.object == nil: // retired
+	case entry.object == nil: // expired
 	case entry.File == nil:
-		if !e.clashes[k] {
-			e.clashes[k] = true
+		if !e.conflicts[k] {
+			e.conflicts[k] = true
 			e.Log.Error("workload of a file has the name of another object", "kind", k.kind, "namespace", k.namespace,
 				"name", k.name, "file", w.File)
 		}
@@ -71,7 +71,7 @@ func (e *Engine) applyFile(k key, w source.Workload, now time.Time) {
 		e.reportServer(k, entry)
 		e.applyFile(k, w, now)
 	case entry.object.GetUID() != w.Object.GetUID():
-		entry.RetiredUID = ""
+		entry.ExpiredUID = ""
 		e.store.remove(k, now)
 	case entry.File.Hash != w.Hash:
 		e.updateFromFile(k, w, now)
@@ -81,11 +81,11 @@ func (e *Engine) applyFile(k key, w source.Workload, now time.Time) {
 	}
 }
 
-func (e *Engine) createFromFile(k key, w source.Workload, now time.Time) {
+func (e *Reconciler) createFromFile(k key, w source.Workload, now time.Time) {
 	o := copyOf(w.Object)
 	o.SetCreationTimestamp(metav1.NewTime(now.Truncate(time.Second)))
 	o.SetGeneration(1)
-	delete(e.clashes, k)
+	delete(e.conflicts, k)
 	e.Created(o.GetUID())
 	e.store.entries[k] = &entry{
 		Incarnation: e.store.removed, File: &fileRecord{Hash: w.Hash, Path: w.File},
@@ -101,7 +101,7 @@ func (e *Engine) createFromFile(k key, w source.Workload, now time.Time) {
 const NotOnServer = "NotOnServer"
 
 // reportServer reports once that the API server does not know a workload, or that the node has no server any more.
-func (e *Engine) reportServer(k key, entry *entry) {
+func (e *Reconciler) reportServer(k key, entry *entry) {
 	file := *entry.File
 	file.Joined = e.Joined
 	entry.File = &file
@@ -122,7 +122,7 @@ func (e *Engine) reportServer(k key, entry *entry) {
 
 // updateFromFile applies a changed file. All overrides end. A requested restart stays, because its end would restart
 // the pods once more.
-func (e *Engine) updateFromFile(k key, w source.Workload, now time.Time) {
+func (e *Reconciler) updateFromFile(k key, w source.Workload, now time.Time) {
 	entry := e.store.entries[k]
 	old, next := entry.object, copyOf(w.Object)
 	next = withStatus(next, old)
@@ -145,7 +145,7 @@ func (e *Engine) updateFromFile(k key, w source.Workload, now time.Time) {
 }
 
 // updateWorkload replaces a workload that a user has changed, and ends its back-off: the changed pods may not fail.
-func (e *Engine) updateWorkload(next workloads.Object, now time.Time) {
+func (e *Reconciler) updateWorkload(next workloads.Object, now time.Time) {
 	k := keyOf(next)
 	if cron, is := next.(*batchv1.CronJob); is {
 		if old, was := e.store.get(k).(*batchv1.CronJob); was && cronjob.ScheduleDiffers(old, cron) {
@@ -158,7 +158,7 @@ func (e *Engine) updateWorkload(next workloads.Object, now time.Time) {
 
 // endBackOff ends the back-off of a workload. That of a Deployment is the one of its ReplicaSet with the current
 // template. Those with old templates keep theirs.
-func (e *Engine) endBackOff(w workloads.Object) {
+func (e *Reconciler) endBackOff(w workloads.Object) {
 	delete(e.failures, w.GetUID())
 	d, ok := w.(*appsv1.Deployment)
 	if !ok {
@@ -173,9 +173,9 @@ func (e *Engine) endBackOff(w workloads.Object) {
 	}
 }
 
-// retire deletes a finished Job of a file.
-func (e *Engine) retire(k key, now time.Time) {
-	e.store.entries[k].RetiredUID = e.store.get(k).GetUID()
+// deleteExpired deletes a finished Job of a file whose TTL has expired.
+func (e *Reconciler) deleteExpired(k key, now time.Time) {
+	e.store.entries[k].ExpiredUID = e.store.get(k).GetUID()
 	e.store.dirty[k] = true
 	e.store.remove(k, now)
 }

@@ -20,14 +20,14 @@ spec:
       containers: [{name: web, image: "web:1"}]
 `
 
-// syncAll lets the engine decide and the agent delete pods until nothing changes. The time stays.
+// syncAll lets the reconciler decide and the agent delete pods until nothing changes. The time stays.
 func (w *world) syncAll() {
 	for range 20 {
 		w.sync(false)
 		for uid, pod := range w.pods {
 			if pod.DeletionTimestamp != nil {
 				delete(w.pods, uid)
-				w.engine.PodDeleted(uid, w.now)
+				w.reconciler.PodDeleted(uid, w.now)
 			}
 		}
 	}
@@ -48,7 +48,7 @@ func (w *world) images() string {
 func (w *world) failPods() {
 	for _, pod := range w.pods {
 		pod.Status.Phase = corev1.PodFailed
-		w.engine.PodObserved(pod, w.now)
+		w.reconciler.PodObserved(pod, w.now)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestFailedPodsAreReplacedAfterDelay(t *testing.T) {
 			write := func(image string) {
 				text := strings.ReplaceAll(setManifest, "KIND", kind)
 				w.files["web.yaml"] = strings.ReplaceAll(text, "web:1", image)
-				w.engine.SetFiles(workloadsOf(t, w.files))
+				w.reconciler.SetFiles(workloadsOf(t, w.files))
 			}
 			check := func(when, want string) {
 				t.Helper()
@@ -87,7 +87,7 @@ func TestFailedPodsAreReplacedAfterDelay(t *testing.T) {
 			w.failPods()
 			check("after a failure of the new pod", "")
 			if kind != "DaemonSet" { // the template stays, so that the pods keep their ReplicaSet
-				if err := w.engine.Scale(keyNamed(kind, "web"), 2, w.now); err != nil {
+				if err := w.reconciler.Scale(keyNamed(kind, "web"), 2, w.now); err != nil {
 					t.Fatal(err)
 				}
 				check("after an edit that keeps the template", map[string]string{
@@ -95,13 +95,13 @@ func TestFailedPodsAreReplacedAfterDelay(t *testing.T) {
 				}[kind])
 			}
 			delete(w.files, "web.yaml")
-			w.engine.SetFiles(nil)
+			w.reconciler.SetFiles(nil)
 			check("after the removal of the file", "")
-			if len(w.engine.Pods()) > 0 || !w.engine.Empty() {
-				t.Errorf("left: %v", w.engine.Views())
+			if len(w.reconciler.Pods()) > 0 || !w.reconciler.Empty() {
+				t.Errorf("left: %v", w.reconciler.Views())
 			}
-			if len(w.engine.failures) > 0 || len(w.engine.failed) > 0 {
-				t.Errorf("failures of deleted objects: %v, %v", w.engine.failures, w.engine.failed)
+			if len(w.reconciler.failures) > 0 || len(w.reconciler.failed) > 0 {
+				t.Errorf("failures of deleted objects: %v, %v", w.reconciler.failures, w.reconciler.failed)
 			}
 		})
 	}
@@ -125,11 +125,11 @@ spec:
           restartPolicy: Never
           containers: [{name: c, image: "tick:1"}]
 `
-	w.engine.SetFiles(workloadsOf(t, w.files))
+	w.reconciler.SetFiles(workloadsOf(t, w.files))
 	jobs := func(when string, want int) {
 		t.Helper()
 		w.syncAll()
-		if got := list[*batchv1.Job](w.engine.store, ""); len(got) != want {
+		if got := list[*batchv1.Job](w.reconciler.store, ""); len(got) != want {
 			t.Fatalf("%s: %d Jobs, want %d", when, len(got), want)
 		}
 	}
@@ -159,12 +159,12 @@ spec:
   timeZone: Etc/UTC
   jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: "tick:1"}]}}}}
 `
-		w.engine.SetFiles(workloadsOf(t, w.files))
+		w.reconciler.SetFiles(workloadsOf(t, w.files))
 	}
 	jobs := func(when string, want int) {
 		t.Helper()
 		w.syncAll()
-		if got := list[*batchv1.Job](w.engine.store, ""); len(got) != want {
+		if got := list[*batchv1.Job](w.reconciler.store, ""); len(got) != want {
 			t.Fatalf("%s: %d Jobs, want %d", when, len(got), want)
 		}
 	}

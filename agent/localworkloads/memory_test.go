@@ -47,13 +47,13 @@ func TestMemoryWithNoWorkloads(t *testing.T) { // not parallel, because it measu
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if n.engine != nil {
-		t.Error("an engine runs without workloads")
+	if n.reconciler != nil {
+		t.Error("an reconciler runs without workloads")
 	}
 
 	n.run(fmt.Sprintf(deploymentManifest, 10, 1), func(pods []*corev1.Pod) bool { return len(pods) == 10 })
 	n.run("", func(pods []*corev1.Pod) bool { return len(pods) == 0 })
-	if !n.engine.Empty() {
+	if !n.reconciler.Empty() {
 		t.Fatal("the deleted workload is left")
 	}
 	check("after the last workload")

@@ -48,16 +48,16 @@ spec:
 // world is a model of a node: the disk with the transactions that survive a crash, the agent with its pods, and the
 // files.
 type world struct {
-	t       *testing.T
-	rand    *rand.Rand
-	now     time.Time
-	disk    map[string][]byte
-	engine  *Engine
-	files   map[string]string // content by name
-	pods    map[types.UID]*corev1.Pod
-	started map[types.UID]bool // all pods that ever ran
-	indexes map[string]int     // completions by UID of the Job and index
-	done    map[types.UID]bool // finished Jobs
+	t          *testing.T
+	rand       *rand.Rand
+	now        time.Time
+	disk       map[string][]byte
+	reconciler *Reconciler
+	files      map[string]string // content by name
+	pods       map[types.UID]*corev1.Pod
+	started    map[types.UID]bool // all pods that ever ran
+	indexes    map[string]int     // completions by UID of the Job and index
+	done       map[types.UID]bool // finished Jobs
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -86,18 +86,18 @@ func workloadsOf(t *testing.T, files map[string]string) (out []source.Workload) 
 
 // restart starts an agent with what is on the disk. It reports the pods that still run.
 func (w *world) restart() {
-	w.engine = New(Config{
+	w.reconciler = New(Config{
 		Node: func() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}} },
 	}, maps.Clone(w.disk))
-	w.engine.SetFiles(workloadsOf(w.t, w.files))
+	w.reconciler.SetFiles(workloadsOf(w.t, w.files))
 	for _, uid := range slices.Sorted(maps.Keys(w.pods)) {
-		w.engine.PodObserved(w.pods[uid], w.now)
+		w.reconciler.PodObserved(w.pods[uid], w.now)
 	}
 }
 
-// sync lets the engine decide. With some probability, the agent is killed before or after the transaction.
+// sync lets the reconciler decide. With some probability, the agent is killed before or after the transaction.
 func (w *world) sync(mayCrash bool) {
-	changes := w.engine.Sync(w.now)
+	changes := w.reconciler.Sync(w.now)
 	crash := 0
 	if mayCrash {
 		crash = w.rand.IntN(8)
@@ -120,10 +120,10 @@ func (w *world) sync(mayCrash bool) {
 	w.deliver()
 }
 
-// deliver lets the agent run the pods that the engine desires.
+// deliver lets the agent run the pods that the reconciler desires.
 func (w *world) deliver() {
 	desired := map[types.UID]*corev1.Pod{}
-	for _, pod := range w.engine.Pods() {
+	for _, pod := range w.reconciler.Pods() {
 		if desired[pod.UID] != nil {
 			w.t.Fatalf("L1: two pods with UID %s", pod.UID)
 		}
@@ -133,7 +133,7 @@ func (w *world) deliver() {
 		case running != nil:
 			running.DeletionTimestamp = pod.DeletionTimestamp
 		case pod.DeletionTimestamp != nil:
-			w.engine.PodDeleted(pod.UID, w.now)
+			w.reconciler.PodDeleted(pod.UID, w.now)
 		default:
 			if w.started[pod.UID] {
 				w.t.Fatalf("L1: pod %s was created twice", pod.Name)
@@ -143,7 +143,7 @@ func (w *world) deliver() {
 			next := pod.DeepCopy()
 			next.Status.Phase = corev1.PodPending
 			w.pods[pod.UID] = next
-			w.engine.PodObserved(next, w.now)
+			w.reconciler.PodObserved(next, w.now)
 		}
 	}
 	for uid, pod := range w.pods {
@@ -198,7 +198,7 @@ func (w *world) end(pod *corev1.Pod) {
 		return
 	}
 	delete(w.pods, pod.UID)
-	w.engine.PodDeleted(pod.UID, w.now)
+	w.reconciler.PodDeleted(pod.UID, w.now)
 }
 
 func (w *world) finish(pod *corev1.Pod, phase corev1.PodPhase) {
@@ -227,7 +227,7 @@ func (w *world) setStatus(pod *corev1.Pod, phase corev1.PodPhase, ready bool) {
 		}}
 	}
 	w.pods[pod.UID] = next
-	w.engine.PodObserved(next, w.now)
+	w.reconciler.PodObserved(next, w.now)
 }
 
 // settle lets the world run without crashes and edits until nothing changes.
@@ -236,7 +236,7 @@ func (w *world) settle() {
 		w.now = w.now.Add(20 * time.Second)
 		w.advanceWithoutFailure()
 		w.sync(false)
-		for _, job := range list[*batchv1.Job](w.engine.store, "") {
+		for _, job := range list[*batchv1.Job](w.reconciler.store, "") {
 			if job.Status.CompletionTime != nil {
 				w.done[job.UID] = true
 			}
@@ -275,10 +275,10 @@ func (w *world) check(replicas, version int) {
 	if defined && running != replicas {
 		w.t.Errorf("L4: %d replicas run, want %d", running, replicas)
 	}
-	if !defined && (running > 0 || len(list[*appsv1.Deployment](w.engine.store, "")) > 0) {
+	if !defined && (running > 0 || len(list[*appsv1.Deployment](w.reconciler.store, "")) > 0) {
 		w.t.Errorf("L5: %d pods run although the file is deleted", running)
 	}
-	if _, defined := w.files["job"]; defined && len(list[*batchv1.Job](w.engine.store, "")) > 0 {
+	if _, defined := w.files["job"]; defined && len(list[*batchv1.Job](w.reconciler.store, "")) > 0 {
 		w.t.Error("L2: the finished Job still exists after its TTL")
 	}
 }
@@ -304,7 +304,7 @@ func TestModelWorld(t *testing.T) {
 					replicas, version = 1+w.rand.IntN(4), w.rand.IntN(3)
 					w.files["web"] = fmt.Sprintf(deploymentManifest, replicas, version)
 				}
-				w.engine.SetFiles(workloadsOf(t, w.files))
+				w.reconciler.SetFiles(workloadsOf(t, w.files))
 			}
 			for range 300 {
 				w.now = w.now.Add(time.Duration(w.rand.IntN(4000)) * time.Millisecond)

@@ -81,13 +81,13 @@ type entry struct {
 	Incarnation int64 `json:"incarnation,omitempty"`
 	// File is set for the workload of a file.
 	File *fileRecord `json:"file,omitempty"`
-	// RetiredUID is the UID of a Job that has been deleted after its TTL: its file must not start it again.
-	RetiredUID types.UID `json:"retiredUID,omitempty"`
+	// ExpiredUID is the UID of a Job that has been deleted after its TTL: its file must not start it again.
+	ExpiredUID types.UID `json:"retiredUID,omitempty"`
 	// ScheduleChanged is when a file changed the schedule of a CronJob. Zero: never.
 	ScheduleChanged time.Time `json:"scheduleChanged,omitzero"`
 
 	gone   bool             // a pod that the agent has deleted, but its Job has not counted
-	object workloads.Object // nil: retired
+	object workloads.Object // nil: expired
 }
 
 // fileRecord is what is known about the file of a workload.
@@ -192,7 +192,7 @@ func (s *objects) drop(k key) {
 		s.dropped(e.object)
 	}
 	s.set(k, e, nil)
-	if e.RetiredUID == "" {
+	if e.ExpiredUID == "" {
 		delete(s.entries, k)
 		if e.File != nil {
 			s.removed++

@@ -23,8 +23,8 @@ import (
 type Preview struct {
 	// Old is the current object, nil if there is none. New is the object of the file.
 	Old, New workloads.Object
-	// Retired reports that the Job of the file has finished and was deleted after its TTL.
-	Retired bool
+	// Expired reports that the Job of the file has finished and was deleted after its TTL.
+	Expired bool
 	// NameTaken reports that an object of another workload has the name, so that nothing is done.
 	NameTaken bool
 	Changed   bool              // the file is not the one that has been applied
@@ -53,16 +53,16 @@ const (
 	maxPreviewTime   = time.Hour
 )
 
-// Preview is Engine.Preview for the workloads of files, with the names of pods that the node uses. Without files it is
-// about the files as they are.
+// Preview is Reconciler.Preview for the workloads of files, with the names of pods that the node uses. Without files
+// it is about the files as they are.
 func (s *Source) Preview(files []source.Workload, now time.Time) []Preview {
 	s.mu.Lock()
-	engine := s.engine
-	if engine == nil {
-		engine = New(s.opt.Engine, nil)
+	reconciler := s.reconciler
+	if reconciler == nil {
+		reconciler = New(s.opt.Reconciler, nil)
 	}
-	copied := engine.clone()
-	copied.files = maps.Clone(engine.files)
+	copied := reconciler.clone()
+	copied.files = maps.Clone(reconciler.files)
 	s.mu.Unlock()
 	if files == nil {
 		files = slices.Collect(maps.Values(copied.files))
@@ -75,13 +75,13 @@ func (s *Source) Preview(files []source.Workload, now time.Time) []Preview {
 }
 
 // Preview returns what would be done if the workloads were in the files instead of those with their names. Other
-// workloads stay. It does not change the engine.
-func (e *Engine) Preview(files []source.Workload, now time.Time) []Preview {
+// workloads stay. It does not change the reconciler.
+func (e *Reconciler) Preview(files []source.Workload, now time.Time) []Preview {
 	return e.preview(files, now, "")
 }
 
 // preview is Preview with a suffix for the names of pods.
-func (e *Engine) preview(files []source.Workload, now time.Time, suffix string) []Preview {
+func (e *Reconciler) preview(files []source.Workload, now time.Time, suffix string) []Preview {
 	out := make([]Preview, len(files))
 	next := e.clone()
 	next.files = maps.Clone(e.files)
@@ -93,7 +93,7 @@ func (e *Engine) preview(files []source.Workload, now time.Time, suffix string) 
 		next.files[k] = w
 		out[i] = e.compare(k, w)
 	}
-	s := simulation{engine: next, start: now, now: now, suffix: suffix, previews: out, seen: map[types.UID]bool{}}
+	s := simulation{reconciler: next, start: now, now: now, suffix: suffix, previews: out, seen: map[types.UID]bool{}}
 	for i := range out {
 		s.families = append(s.families, map[types.UID]bool{out[i].New.GetUID(): true})
 		if out[i].Old != nil {
@@ -105,15 +105,15 @@ func (e *Engine) preview(files []source.Workload, now time.Time, suffix string) 
 }
 
 // compare returns the differences between a workload and its current state.
-func (e *Engine) compare(k key, w source.Workload) Preview {
+func (e *Reconciler) compare(k key, w source.Workload) Preview {
 	p := Preview{New: w.Object, Changed: true}
 	entry := e.store.entries[k]
 	switch {
 	case entry == nil:
 		return p
 	case entry.object == nil:
-		p.Retired = entry.RetiredUID == w.Object.GetUID()
-		p.Changed = !p.Retired
+		p.Expired = entry.ExpiredUID == w.Object.GetUID()
+		p.Changed = !p.Expired
 		return p
 	case entry.File == nil:
 		p.Old, p.NameTaken = entry.object, true
@@ -132,8 +132,8 @@ func specField(o workloads.Object) any {
 	return reflect.ValueOf(o).Elem().FieldByName("Spec").Interface()
 }
 
-// clone returns an engine with the same state that records no events. Stored objects are immutable and shared.
-func (e *Engine) clone() *Engine {
+// clone returns an reconciler with the same state that records no events. Stored objects are immutable and shared.
+func (e *Reconciler) clone() *Reconciler {
 	out := New(Config{Node: e.Node, Location: e.Location, Joined: e.Joined}, nil)
 	for k, entry := range e.store.entries {
 		next := *entry
@@ -153,9 +153,9 @@ func (e *Engine) clone() *Engine {
 	return out
 }
 
-// simulation runs an engine on a node where every pod becomes ready.
+// simulation runs an reconciler on a node where every pod becomes ready.
 type simulation struct {
-	engine     *Engine
+	reconciler *Reconciler
 	start, now time.Time
 	suffix     string // of the names of pods
 	previews   []Preview
@@ -168,12 +168,12 @@ type simulation struct {
 
 func (s *simulation) run() {
 	s.deleting = map[types.UID]bool{}
-	for _, pod := range list[*corev1.Pod](s.engine.store, "") {
+	for _, pod := range list[*corev1.Pod](s.reconciler.store, "") {
 		s.seen[pod.UID] = true
 		s.deleting[pod.UID] = pod.DeletionTimestamp != nil
 	}
 	for range maxPreviewRounds {
-		s.engine.Sync(s.now)
+		s.reconciler.Sync(s.now)
 		before := s.steps
 		s.collect()
 		if s.steps > maxPreviewSteps {
@@ -185,7 +185,7 @@ func (s *simulation) run() {
 		case s.steps == before && !s.sleep():
 			for i := range s.previews {
 				s.previews[i].Settled = true
-				s.previews[i].Next = s.engine.wakes[keyOf(s.previews[i].New)]
+				s.previews[i].Next = s.reconciler.wakes[keyOf(s.previews[i].New)]
 			}
 			return
 		}
@@ -194,7 +194,7 @@ func (s *simulation) run() {
 
 // collect adds the steps of one round.
 func (s *simulation) collect() {
-	for _, pod := range list[*corev1.Pod](s.engine.store, "") {
+	for _, pod := range list[*corev1.Pod](s.reconciler.store, "") {
 		verb := workloads.Create
 		switch {
 		case pod.DeletionTimestamp != nil && !s.deleting[pod.UID] && s.seen[pod.UID]:
@@ -241,7 +241,7 @@ func (s *simulation) ownersOf(o workloads.Object) (out []types.UID) {
 			break
 		}
 		out = append(out, ref.UID)
-		o = s.engine.store.get(key{ref.Kind, o.GetNamespace(), ref.Name})
+		o = s.reconciler.store.get(key{ref.Kind, o.GetNamespace(), ref.Name})
 	}
 	return out
 }
@@ -250,14 +250,14 @@ func (s *simulation) ownersOf(o workloads.Object) (out []types.UID) {
 // happened, or "".
 func (s *simulation) advance() string {
 	var ready, succeeded, deleted []string
-	for _, pod := range list[*corev1.Pod](s.engine.store, "") {
+	for _, pod := range list[*corev1.Pod](s.reconciler.store, "") {
 		if !s.previewed(s.ownersOf(pod)) {
 			continue
 		}
 		next := pod.DeepCopy()
 		switch {
-		case pod.DeletionTimestamp != nil && !s.engine.store.entries[keyOf(pod)].gone:
-			s.engine.PodDeleted(pod.UID, s.now)
+		case pod.DeletionTimestamp != nil && !s.reconciler.store.entries[keyOf(pod)].gone:
+			s.reconciler.PodDeleted(pod.UID, s.now)
 			deleted = append(deleted, pod.Name+s.suffix)
 			continue
 		case pod.DeletionTimestamp != nil, workloads.Terminated(pod):
@@ -274,7 +274,7 @@ func (s *simulation) advance() string {
 		default:
 			continue
 		}
-		s.engine.PodObserved(next, s.now)
+		s.reconciler.PodObserved(next, s.now)
 	}
 	var happened []string
 	for _, list := range []struct {
@@ -309,8 +309,8 @@ func succeededStatus(pod *corev1.Pod, now time.Time) corev1.PodStatus {
 // sleep advances the time to the next decision of a workload that has no schedule. It returns false if there is none.
 func (s *simulation) sleep() bool {
 	var wake time.Time
-	for k, at := range s.engine.wakes {
-		o := s.engine.store.get(k)
+	for k, at := range s.reconciler.wakes {
+		o := s.reconciler.store.get(k)
 		_, scheduled := o.(*batchv1.CronJob)
 		if o != nil && !scheduled && s.previewed(append(s.ownersOf(o), o.GetUID())) {
 			wake = workloads.Earlier(wake, at)

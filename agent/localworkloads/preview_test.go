@@ -72,10 +72,10 @@ func TestPreview(t *testing.T) {
 			w := newWorld(t, 0)
 			if c.before != "" {
 				w.files["web"] = c.before
-				w.engine.SetFiles(workloadsOf(t, w.files))
+				w.reconciler.SetFiles(workloadsOf(t, w.files))
 				w.settle()
 			}
-			p := w.engine.Preview(workloadsOf(t, map[string]string{"manifest": c.after}), w.now)[0]
+			p := w.reconciler.Preview(workloadsOf(t, map[string]string{"manifest": c.after}), w.now)[0]
 			var steps []string
 			for _, s := range p.Steps {
 				steps = append(steps, stepText(s, !c.names))
@@ -86,7 +86,7 @@ func TestPreview(t *testing.T) {
 			if got := strings.Join(p.Fields, ", "); got != c.fields {
 				t.Errorf("fields %q, want %q", got, c.fields)
 			}
-			if p.Changed != c.changed || p.Replaced() != c.replaced || !p.Settled || p.NameTaken || p.Retired {
+			if p.Changed != c.changed || p.Replaced() != c.replaced || !p.Settled || p.NameTaken || p.Expired {
 				t.Errorf("unexpected preview %+v", p)
 			}
 		})
@@ -100,14 +100,14 @@ func TestPreviewOfRollout(t *testing.T) {
 	manifest := strings.Replace(deploymentManifest, "  template:",
 		"  minReadySeconds: 30\n  strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}\n  template:", 1)
 	w.files["web"] = fmt.Sprintf(manifest, 1, 1)
-	w.engine.SetFiles(workloadsOf(t, w.files))
+	w.reconciler.SetFiles(workloadsOf(t, w.files))
 	w.settle()
 	k := source.WorkloadKey{Kind: "Deployment", NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}}
-	if err := w.engine.Scale(k, 2, w.now); err != nil {
+	if err := w.reconciler.Scale(k, 2, w.now); err != nil {
 		t.Fatal(err)
 	}
 	w.settle()
-	p := w.engine.Preview(workloadsOf(t, map[string]string{"web": fmt.Sprintf(manifest, 2, 2)}), w.now)[0]
+	p := w.reconciler.Preview(workloadsOf(t, map[string]string{"web": fmt.Sprintf(manifest, 2, 2)}), w.now)[0]
 	if len(p.Steps) != 4 || p.Overrides["scale"] != "2 replicas" {
 		t.Fatalf("unexpected preview %+v", p)
 	}
@@ -118,7 +118,7 @@ func TestPreviewOfRollout(t *testing.T) {
 			t.Errorf("step %d (%s) is after %q, want %q", i, stepText(p.Steps[i], true), got, want)
 		}
 	}
-	if _, _, err := w.engine.Undo(k, 0, w.now); err == nil {
+	if _, _, err := w.reconciler.Undo(k, 0, w.now); err == nil {
 		t.Error("the preview created a revision")
 	}
 }
@@ -135,28 +135,28 @@ spec:
   schedule: "*/10 * * * *"
   jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: "tick:1"}]}}}}
 `
-	first := w.engine.Preview(workloadsOf(t, map[string]string{"cron": cron, "job": w.files["job"]}), w.now)
+	first := w.reconciler.Preview(workloadsOf(t, map[string]string{"cron": cron, "job": w.files["job"]}), w.now)
 	if want := w.now.Add(10 * time.Minute); !first[0].Next.Equal(want) || len(first[0].Steps) != 0 {
 		t.Errorf("unexpected preview of the CronJob %+v, want next %v", first[0], want)
 	}
 	if n := len(first[1].Steps); n != 8 { // four completions, deleted after the TTL
 		t.Errorf("%d steps: %+v", n, first[1].Steps)
 	}
-	w.engine.SetFiles(workloadsOf(t, w.files))
+	w.reconciler.SetFiles(workloadsOf(t, w.files))
 	w.settle()
-	p := w.engine.Preview(workloadsOf(t, map[string]string{"job": w.files["job"]}), w.now)[0]
-	if !p.Retired || p.Changed || len(p.Steps) != 0 {
-		t.Errorf("unexpected preview of the retired Job %+v", p)
+	p := w.reconciler.Preview(workloadsOf(t, map[string]string{"job": w.files["job"]}), w.now)[0]
+	if !p.Expired || p.Changed || len(p.Steps) != 0 {
+		t.Errorf("unexpected preview of the expired Job %+v", p)
 	}
 
 	w.files["cron"] = cron
-	w.engine.SetFiles(workloadsOf(t, w.files))
+	w.reconciler.SetFiles(workloadsOf(t, w.files))
 	w.syncAll()
 	w.now = w.now.Add(10 * time.Minute)
 	w.syncAll()
-	owned := list[*batchv1.Job](w.engine.store, "")[0]
+	owned := list[*batchv1.Job](w.reconciler.store, "")[0]
 	text := strings.Replace(w.files["job"], "name: count", "name: "+owned.Name, 1)
-	p = w.engine.Preview(workloadsOf(t, map[string]string{"job": text}), w.now)[0]
+	p = w.reconciler.Preview(workloadsOf(t, map[string]string{"job": text}), w.now)[0]
 	if !p.NameTaken || len(p.Steps) != 0 {
 		t.Errorf("unexpected preview of a Job with the name of another %+v", p)
 	}
@@ -180,21 +180,21 @@ func TestPreviewPredicts(t *testing.T) {
 					":1", fmt.Sprint(":", w.rand.IntN(3))).Replace(setManifest)
 			}
 			edit()
-			w.engine.SetFiles(workloadsOf(t, w.files))
+			w.reconciler.SetFiles(workloadsOf(t, w.files))
 			for range w.rand.IntN(40) {
 				w.now = w.now.Add(time.Second)
 				w.advance()
 				w.sync(true)
 			}
-			w.engine.failures = map[types.UID]failure{} // a back-off would end at some time of its own
-			for k := range w.engine.store.entries {
-				w.engine.queue.add(k)
+			w.reconciler.failures = map[types.UID]failure{} // a back-off would end at some time of its own
+			for k := range w.reconciler.store.entries {
+				w.reconciler.queue.add(k)
 			}
 			w.sync(false)
 			edit()
 			files := workloadsOf(t, w.files)
 			before, predicted := w.state(), map[string]bool{}
-			for _, p := range w.engine.Preview(files, w.now) {
+			for _, p := range w.reconciler.Preview(files, w.now) {
 				if !p.Settled {
 					t.Errorf("the preview of %s does not settle", p.New.GetName())
 				}
@@ -205,7 +205,7 @@ func TestPreviewPredicts(t *testing.T) {
 			if after := w.state(); after != before {
 				t.Errorf("the preview changed\n%s\nto\n%s", before, after)
 			}
-			w.engine.SetFiles(files)
+			w.reconciler.SetFiles(files)
 			happened := w.observeSteps()
 			if fmt.Sprint(predicted) != fmt.Sprint(happened) {
 				t.Errorf("predicted %v, happened %v", predicted, happened)
@@ -214,10 +214,10 @@ func TestPreviewPredicts(t *testing.T) {
 	}
 }
 
-// state is everything that the engine knows.
+// state is everything that the reconciler knows.
 func (w *world) state() string {
 	w.t.Helper()
-	e := w.engine
+	e := w.reconciler
 	views, err := json.Marshal(e.Views())
 	if err != nil {
 		w.t.Fatal(err)
@@ -247,7 +247,7 @@ func (w *world) observeSteps() map[string]bool {
 			switch {
 			case pod.DeletionTimestamp != nil:
 				delete(w.pods, uid)
-				w.engine.PodDeleted(uid, w.now)
+				w.reconciler.PodDeleted(uid, w.now)
 			case !workloads.Terminated(pod) && workloads.ReadySince(pod) == nil:
 				w.setStatus(pod, "Running", true)
 			}

@@ -15,7 +15,7 @@ import (
 
 // decideReplicaSet returns the decision about a ReplicaSet. Unlike on a server, where the scheduler keeps pods pending
 // that no node accepts, a failed pod is replaced after a delay, and all but the newest failed pod are deleted.
-func (e *Engine) decideReplicaSet(set *appsv1.ReplicaSet, now time.Time, failed *workloads.WriteError) outcome {
+func (e *Reconciler) decideReplicaSet(set *appsv1.ReplicaSet, now time.Time, failed *workloads.WriteError) outcome {
 	pods := controlledBy[*corev1.Pod](e.store, set)
 	d := replicaset.Decide(replicaset.Input{Now: now, Set: set, Pods: pods, WriteError: failed})
 	if at := e.notBefore(set.UID); now.Before(at) && slices.ContainsFunc(d.Writes, isCreate) {

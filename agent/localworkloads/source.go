@@ -24,7 +24,7 @@ type Store interface {
 
 // Options configures a Source. All fields but Suspended are required.
 type Options struct {
-	Engine Config
+	Reconciler Config
 	// Files is the source of the manifest files.
 	Files interface {
 		Run(ctx context.Context, emit func(source.Snapshot)) error
@@ -56,14 +56,14 @@ const flushTimeout = 2 * time.Second
 // use.
 type Source struct {
 	opt  Options
-	wake chan struct{} // the engine has to be synced; capacity 1
+	wake chan struct{} // the reconciler has to be synced; capacity 1
 
-	mu      sync.Mutex
-	engine  *Engine // nil: there is no workload
-	files   *source.Snapshot
-	changes chan struct{} // closed after a change of the workloads, and replaced
-	pending chan struct{} // closed when the edits so far are on disk; nil: there are none
-	watch   func()        // starts the watch of the status cache, once
+	mu         sync.Mutex
+	reconciler *Reconciler // nil: there is no workload
+	files      *source.Snapshot
+	changes    chan struct{} // closed after a change of the workloads, and replaced
+	pending    chan struct{} // closed when the edits so far are on disk; nil: there are none
+	watch      func()        // starts the watch of the status cache, once
 
 	// The last snapshot that was sent.
 	sentFiles *source.Snapshot
@@ -73,10 +73,10 @@ type Source struct {
 
 // NewSource returns a Source. The caller must call Run.
 func NewSource(o Options) *Source {
-	o.Engine.Joined = o.NodeSuffix != ""
+	o.Reconciler.Joined = o.NodeSuffix != ""
 	s := &Source{opt: o, wake: make(chan struct{}, 1), changes: make(chan struct{}), names: map[types.UID]*corev1.Pod{}}
 	if len(o.Stored) > 0 {
-		s.engine = New(o.Engine, o.Stored)
+		s.reconciler = New(o.Reconciler, o.Stored)
 	}
 	s.restoreEvents()
 	s.opt.Stored, s.opt.StoredEvents = nil, nil
@@ -124,11 +124,11 @@ func (s *Source) setFiles(snap source.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.files = &snap
-	if s.engine == nil && len(snap.Workloads) > 0 {
-		s.engine = New(s.opt.Engine, nil)
+	if s.reconciler == nil && len(snap.Workloads) > 0 {
+		s.reconciler = New(s.opt.Reconciler, nil)
 	}
-	if s.engine != nil && snap.Ready {
-		s.engine.SetFiles(snap.Workloads)
+	if s.reconciler != nil && snap.Ready {
+		s.reconciler.SetFiles(snap.Workloads)
 	}
 }
 
@@ -144,13 +144,13 @@ func (s *Source) sync(ctx context.Context, send func(source.Snapshot), timer *ti
 	}
 	out := *s.files
 	var changes map[string][]byte
-	if s.engine != nil {
+	if s.reconciler != nil {
 		s.watch()
 		if s.opt.Suspended == nil || !s.opt.Suspended() {
-			changes = s.engine.Sync(time.Now())
+			changes = s.reconciler.Sync(time.Now())
 			s.saveEvents(changes)
 			// While decisions are suspended, a time that has passed stays the next one.
-			if wake := s.engine.Wake(); !wake.IsZero() {
+			if wake := s.reconciler.Wake(); !wake.IsZero() {
 				timer.Reset(min(max(time.Until(wake), time.Millisecond), maxWait))
 			}
 		}
@@ -183,7 +183,7 @@ func (s *Source) sync(ctx context.Context, send func(source.Snapshot), timer *ti
 func (s *Source) withPods(files []*corev1.Pod) []*corev1.Pod {
 	out := slices.Clone(files)
 	now := map[types.UID]*corev1.Pod{}
-	for _, pod := range s.engine.Pods() {
+	for _, pod := range s.reconciler.Pods() {
 		if s.opt.NodeSuffix != "" {
 			pod = s.suffixed(pod)
 		}
@@ -219,7 +219,7 @@ func (s *Source) observe(e status.Event) error {
 		return nil
 	}
 	s.mu.Lock()
-	s.engine.PodObserved(snap.Object(), snap.At)
+	s.reconciler.PodObserved(snap.Object(), snap.At)
 	s.mu.Unlock()
 	s.trigger()
 	return nil
@@ -228,9 +228,9 @@ func (s *Source) observe(e status.Event) error {
 // PodDeleted records that the agent has deleted a pod.
 func (s *Source) PodDeleted(uid types.UID) {
 	s.mu.Lock()
-	running := s.engine != nil
+	running := s.reconciler != nil
 	if running {
-		s.engine.PodDeleted(uid, time.Now())
+		s.reconciler.PodDeleted(uid, time.Now())
 	}
 	s.mu.Unlock()
 	if running {
@@ -249,15 +249,15 @@ func (s *Source) trigger() {
 func (s *Source) Views() ([]View, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.engine == nil {
+	if s.reconciler == nil {
 		return nil, s.changes
 	}
-	return s.engine.Views(), s.changes
+	return s.reconciler.Views(), s.changes
 }
 
 // Edit executes a command on a workload. It returns when the change is on disk, or is only in memory because the disk
 // does not respond, and its effect is on its way.
-func (s *Source) Edit(ctx context.Context, change func(e *Engine, now time.Time) error) error {
+func (s *Source) Edit(ctx context.Context, change func(e *Reconciler, now time.Time) error) error {
 	done, err := s.edit(change)
 	if err != nil {
 		return err
@@ -271,19 +271,19 @@ func (s *Source) Edit(ctx context.Context, change func(e *Engine, now time.Time)
 }
 
 // edit executes a command and returns a channel that is closed after the next sync.
-func (s *Source) edit(change func(e *Engine, now time.Time) error) (<-chan struct{}, error) {
+func (s *Source) edit(change func(e *Reconciler, now time.Time) error) (<-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.engine == nil {
+	if s.reconciler == nil {
 		return nil, apierrors.NewBadRequest("no file defines a workload")
 	}
-	if s.engine.files == nil {
+	if s.reconciler.files == nil {
 		return nil, apierrors.NewServiceUnavailable("the manifest files have not been read yet")
 	}
 	if s.opt.Suspended != nil && s.opt.Suspended() {
 		return nil, apierrors.NewServiceUnavailable("the node shuts down")
 	}
-	if err := change(s.engine, time.Now()); err != nil {
+	if err := change(s.reconciler, time.Now()); err != nil {
 		return nil, err
 	}
 	if s.pending == nil {

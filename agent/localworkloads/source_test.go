@@ -92,7 +92,7 @@ func startNode(t *testing.T, d *disk, suffix string) *node {
 	}
 	log := slog.New(slog.NewTextHandler(n.log, nil))
 	n.Source = NewSource(Options{
-		Engine: Config{
+		Reconciler: Config{
 			Node: func() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}} },
 			Record: func(r corev1.ObjectReference, e workloads.Event) {
 				n.events.Record(ref(r), events.Event{Type: e.Type, Reason: e.Reason, Message: e.Message})
@@ -193,7 +193,7 @@ func TestEditIsDurable(t *testing.T) {
 	key := source.WorkloadKey{
 		Kind: "Deployment", NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"},
 	}
-	scale := func(e *Engine, now time.Time) error { return e.Scale(key, 3, now) }
+	scale := func(e *Reconciler, now time.Time) error { return e.Scale(key, 3, now) }
 	var killed map[string][]byte
 	n.run(fmt.Sprintf(deploymentManifest, 1, 1), func(pods []*corev1.Pod) bool {
 		if err := n.Edit(t.Context(), scale); err != nil {
@@ -287,7 +287,7 @@ func TestSuspendedSourceSleeps(t *testing.T) {
 	defer timer.Stop()
 	n.sync(t.Context(), func(source.Snapshot) {}, timer)
 	n.opt.Suspended = func() bool { return true }
-	n.engine.wakes[key{"Deployment", "default", "web"}] = time.Now().Add(-time.Second)
+	n.reconciler.wakes[key{"Deployment", "default", "web"}] = time.Now().Add(-time.Second)
 	n.sync(t.Context(), func(source.Snapshot) {}, timer)
 	select {
 	case <-timer.C:

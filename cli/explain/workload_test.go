@@ -343,7 +343,7 @@ func TestWorkloadChange(t *testing.T) {
 		{"new", localworkloads.Preview{New: job("1", "{}"), Changed: true}, nodeapi.Create, ""},
 		{"other UID", localworkloads.Preview{Old: job("2", "{}"), New: job("1", "{}"), Changed: true},
 			nodeapi.Replace, ""},
-		{"retired", localworkloads.Preview{New: job("1", "{}"), Retired: true}, nodeapi.Unchanged, "Finished"},
+		{"expired", localworkloads.Preview{New: job("1", "{}"), Expired: true}, nodeapi.Unchanged, "Finished"},
 		{"name taken", localworkloads.Preview{Old: job("2", "{}"), New: job("1", "{}"), NameTaken: true, Changed: true},
 			nodeapi.Unchanged, "NameTaken"},
 		{"suspended", localworkloads.Preview{Old: job("1", "{}"), New: job("1", `{"spec":{"suspend":true}}`),

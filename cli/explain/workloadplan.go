@@ -70,7 +70,7 @@ func workloadReasons(p localworkloads.Preview) (out []nodeapi.Reason) {
 	if p.NameTaken {
 		add("NameTaken", "another workload owns an object with this name")
 	}
-	if p.Retired {
+	if p.Expired {
 		add("Finished", "the Job has finished and was deleted after ttlSecondsAfterFinished")
 	}
 	switch w := p.New.(type) {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"berth/internal/apiclient"
-	"berth/services/activation"
+	"berth/services/enablement"
 )
 
 // clusterRole permits nodes to read what Services, DNS and network policies need. berth-control permits it by
@@ -62,5 +62,5 @@ func isOtherServer(ctx context.Context, server *rest.Config, token string) bool 
 	}
 	defer client.Close()
 	v, err := client.ServerVersion(ctx)
-	return err == nil && !strings.HasSuffix(v, activation.VersionSuffix)
+	return err == nil && !strings.HasSuffix(v, enablement.VersionSuffix)
 }

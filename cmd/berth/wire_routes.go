@@ -36,7 +36,7 @@ func (j *cluster) makeGateway() (err error) {
 		Enabled: func() bool { return !cni.IsForeign(c.CNIConfDir) },
 		OnProblem: func(p routes.Problem) {
 			message := fmt.Sprintf("Pods of node %s are unreachable: %s", p.Node, p.Message)
-			j.events.RecordNodeEvent(corev1.EventTypeWarning, "PodsNotReached", message)
+			j.events.RecordNodeEvent(corev1.EventTypeWarning, "FailedToCreateRoute", message)
 		},
 		OnChange: func(gateway.Status) { j.registration.Trigger() },
 	})

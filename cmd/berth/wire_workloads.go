@@ -30,7 +30,7 @@ func (b *berth) newWorkloads() *localworkloads.Source {
 		suffix = strings.ToLower(b.config.NodeName)
 	}
 	return localworkloads.NewSource(localworkloads.Options{
-		Engine: localworkloads.Config{
+		Reconciler: localworkloads.Config{
 			Node: b.workloadNode, Record: b.recordWorkload, Log: b.log,
 			Created: b.events.PodCreated, Deleted: b.events.PodDeleted,
 		},

@@ -151,7 +151,7 @@ func (b *berth) editWorkload(ctx context.Context, req nodeapi.WorkloadEdit) (
 	if b.workloads == nil {
 		return out, apierrors.NewBadRequest("the agent reads no manifest files")
 	}
-	err = b.workloads.Edit(ctx, func(e *localworkloads.Engine, now time.Time) (err error) {
+	err = b.workloads.Edit(ctx, func(e *localworkloads.Reconciler, now time.Time) (err error) {
 		switch req.Command {
 		case nodeapi.ScaleWorkload:
 			return e.Scale(key, req.Replicas, now)

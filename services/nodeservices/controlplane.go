@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"berth/services/activation"
+	"berth/services/enablement"
 )
 
 const (
@@ -41,7 +41,7 @@ func (s *Services) differs(ctx context.Context) bool {
 	if !known || s.opt.Standalone {
 		return false
 	}
-	now, answered := activation.Ask(ctx, s.activation())
+	now, answered := enablement.Ask(ctx, s.enablement())
 	return answered && now != decided
 }
 
@@ -52,7 +52,7 @@ func (p *Policies) differs(ctx context.Context) bool {
 	default:
 		return false
 	}
-	if p.opt.Setting == activation.Off {
+	if p.opt.Setting == enablement.Off {
 		return false
 	}
 	now, err := p.ask(ctx)

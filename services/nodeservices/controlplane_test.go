@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"berth/services"
-	"berth/services/activation"
+	"berth/services/enablement"
 	"berth/services/policy"
 )
 
@@ -23,7 +23,7 @@ type server struct {
 // TestControlPlaneChanged: the agent restarts if the API server leads to other decisions, and only then.
 func TestControlPlaneChanged(t *testing.T) {
 	t.Parallel()
-	const berth, other = "v1.37.2" + activation.VersionSuffix, "v1.37.2"
+	const berth, other = "v1.37.2" + enablement.VersionSuffix, "v1.37.2"
 	unreachable := errors.New("connection refused")
 	for _, c := range []struct {
 		name             string
@@ -58,11 +58,11 @@ func TestControlPlaneChanged(t *testing.T) {
 				ServerVersion: func(context.Context) (string, error) { return now.version, now.err },
 				Log:           slog.New(slog.DiscardHandler),
 			})
-			o := s.activation()
+			o := s.enablement()
 			o.Remember = func(string) {}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			defer cancel()
-			decision, err := activation.Wait(ctx, o)
+			decision, err := enablement.Wait(ctx, o)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"berth/services/activation"
 	"berth/services/dns"
+	"berth/services/enablement"
 )
 
 const (
@@ -30,7 +30,7 @@ func (s *Services) runDNS(ctx context.Context) {
 	var follower sync.WaitGroup
 	defer follower.Wait()
 	follower.Go(func() {
-		activation.FollowDNSAddresses(ctx, s.opt.ClusterDNS, s.opt.StandaloneDNS, s.opt.Store, func(a []netip.Addr) {
+		enablement.FollowDNSAddresses(ctx, s.opt.ClusterDNS, s.opt.StandaloneDNS, s.opt.Store, func(a []netip.Addr) {
 			select {
 			case changes <- a:
 			case <-ctx.Done():

@@ -1,4 +1,4 @@
-// Package nodeservices runs the service proxy and the DNS server of the node, as package activation
+// Package nodeservices runs the service proxy and the DNS server of the node, as package enablement
 // decides.
 //
 // It remembers in the agent's local store that it has started the proxy, and removes the proxy's rules

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 
 	"berth/services"
-	"berth/services/activation"
 	"berth/services/dns"
+	"berth/services/enablement"
 	"berth/services/localaddress"
 )
 
@@ -24,7 +24,7 @@ const (
 
 // Options configures Services. All fields but those with a default are required.
 type Options struct {
-	// ProxySetting and DNSSetting are activation.Auto, On or Off.
+	// ProxySetting and DNSSetting are enablement.Auto, On or Off.
 	ProxySetting, DNSSetting string
 	Standalone               bool
 	// ServerVersion returns the version of the API server. Not needed on a standalone node.
@@ -38,11 +38,11 @@ type Options struct {
 	LocalDNS func([]netip.Addr)
 	// RunAnnouncer announces addresses of load balancers until ctx ends. It runs with the proxy.
 	RunAnnouncer func(ctx context.Context) error
-	// ClusterDNS are the configured addresses of the DNS server. Default: see activation.DNSAddresses.
+	// ClusterDNS are the configured addresses of the DNS server. Default: see enablement.DNSAddresses.
 	ClusterDNS []netip.Addr
 	// StandaloneDNS is the default address of the DNS server on a standalone node.
 	StandaloneDNS netip.Addr
-	// ClusterDomain is the configured cluster domain. Default: activation.DefaultDomain, if the DNS
+	// ClusterDomain is the configured cluster domain. Default: enablement.DefaultDomain, if the DNS
 	// server of the node answers.
 	ClusterDomain string
 	// Addresses are the node's addresses for its own services.
@@ -66,7 +66,7 @@ type Options struct {
 // Services runs the service proxy and the DNS server. It is safe for concurrent use.
 type Services struct {
 	opt      Options
-	decision atomic.Pointer[activation.Decision] // nil: not known yet
+	decision atomic.Pointer[enablement.Decision] // nil: not known yet
 	server   atomic.Pointer[dns.Server]          // the running DNS server; nil: none
 }
 
@@ -74,18 +74,18 @@ type Services struct {
 func New(o Options) *Services { return &Services{opt: o} }
 
 // Decision returns what runs. It returns false while that is not known yet.
-func (s *Services) Decision() (activation.Decision, bool) {
+func (s *Services) Decision() (enablement.Decision, bool) {
 	if d := s.decision.Load(); d != nil {
 		return *d, true
 	}
-	return activation.Decision{}, false
+	return enablement.Decision{}, false
 }
 
 // ClusterDNS returns the addresses of the cluster's DNS for new pods. It returns none if the host's
 // resolvers are to be used.
 func (s *Services) ClusterDNS() []netip.Addr {
 	if len(s.opt.ClusterDNS) > 0 || s.mayAnswer() {
-		return activation.DNSAddresses(s.opt.ClusterDNS, s.opt.StandaloneDNS, s.opt.Store)
+		return enablement.DNSAddresses(s.opt.ClusterDNS, s.opt.StandaloneDNS, s.opt.Store)
 	}
 	return nil
 }
@@ -95,13 +95,13 @@ func (s *Services) mayAnswer() bool {
 	if d, known := s.Decision(); known {
 		return d.DNS
 	}
-	return s.opt.DNSSetting != activation.Off
+	return s.opt.DNSSetting != enablement.Off
 }
 
 // ClusterDomain returns the cluster domain for new pods; empty: none.
 func (s *Services) ClusterDomain() string {
 	if s.opt.ClusterDomain == "" && s.mayAnswer() && len(s.ClusterDNS()) > 0 {
-		return activation.DefaultDomain
+		return enablement.DefaultDomain
 	}
 	return s.opt.ClusterDomain
 }
@@ -112,7 +112,7 @@ func (s *Services) DNS() *dns.Server { return s.server.Load() }
 // Run runs what the configuration and the control plane ask for until ctx ends. The rules of the proxy
 // and the addresses stay.
 func (s *Services) Run(ctx context.Context) error {
-	d, err := activation.Wait(ctx, s.activation())
+	d, err := enablement.Wait(ctx, s.enablement())
 	if err != nil {
 		return nil
 	}
@@ -124,10 +124,10 @@ func (s *Services) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if d.DNS { // before the first rule
-		s.opt.LocalDNS(activation.DNSAddresses(s.opt.ClusterDNS, s.opt.StandaloneDNS, s.opt.Store))
+		s.opt.LocalDNS(enablement.DNSAddresses(s.opt.ClusterDNS, s.opt.StandaloneDNS, s.opt.Store))
 	}
 	if d.Proxy {
-		s.opt.Put(keyProxy, []byte(activation.On)) // before the first rule
+		s.opt.Put(keyProxy, []byte(enablement.On)) // before the first rule
 		running.Go(func() {
 			if err := s.opt.RunProxy(ctx); err != nil {
 				s.opt.Log.Error("service proxy failed", "err", err)
@@ -150,8 +150,8 @@ func (s *Services) Run(ctx context.Context) error {
 }
 
 // activation returns the options of the decision.
-func (s *Services) activation() activation.Options {
-	return activation.Options{
+func (s *Services) enablement() enablement.Options {
+	return enablement.Options{
 		Proxy: s.opt.ProxySetting, DNS: s.opt.DNSSetting, Standalone: s.opt.Standalone,
 		ServerVersion: s.opt.ServerVersion, Remembered: string(s.opt.Stored[keyControlPlane]),
 		Remember: func(controlPlane string) { s.opt.Put(keyControlPlane, []byte(controlPlane)) }, Log: s.opt.Log,

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 
 	"berth/services"
-	"berth/services/activation"
+	"berth/services/enablement"
 	"berth/services/localaddress"
 )
 
@@ -23,7 +23,7 @@ func TestProxyIsRemovedOnlyIfStarted(t *testing.T) {
 		var calls []string
 		run := func(proxy string) {
 			s := New(Options{
-				ProxySetting: proxy, DNSSetting: activation.Off, Standalone: true, Store: services.NewStore(),
+				ProxySetting: proxy, DNSSetting: enablement.Off, Standalone: true, Store: services.NewStore(),
 				RunProxy: func(ctx context.Context) error {
 					calls = append(calls, "run")
 					<-ctx.Done()
@@ -53,7 +53,7 @@ func TestProxyIsRemovedOnlyIfStarted(t *testing.T) {
 			}
 		}
 		for _, setting := range []string{
-			activation.Off, activation.Auto, activation.Auto, activation.Off, activation.Off,
+			enablement.Off, enablement.Auto, enablement.Auto, enablement.Off, enablement.Off,
 		} {
 			run(setting)
 		}
@@ -73,21 +73,21 @@ func TestClusterDNSOfPods(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		options    Options
-		decided    *activation.Decision
+		decided    *enablement.Decision
 		want       []netip.Addr
 		wantDomain string
 	}{
-		{"configured for another DNS server", Options{DNSSetting: activation.Off, ClusterDNS: []netip.Addr{service}},
+		{"configured for another DNS server", Options{DNSSetting: enablement.Off, ClusterDNS: []netip.Addr{service}},
 			nil, []netip.Addr{service}, ""},
-		{"nothing configured", Options{DNSSetting: activation.Off}, nil, nil, ""},
-		{"Service of the cluster", Options{DNSSetting: activation.Auto}, nil, []netip.Addr{service}, "cluster.local"},
-		{"own domain", Options{DNSSetting: activation.On, ClusterDomain: "example.org"}, nil, []netip.Addr{service},
+		{"nothing configured", Options{DNSSetting: enablement.Off}, nil, nil, ""},
+		{"Service of the cluster", Options{DNSSetting: enablement.Auto}, nil, []netip.Addr{service}, "cluster.local"},
+		{"own domain", Options{DNSSetting: enablement.On, ClusterDomain: "example.org"}, nil, []netip.Addr{service},
 			"example.org"},
-		{"another control plane", Options{DNSSetting: activation.Auto}, &activation.Decision{}, nil, ""},
-		{"DNS of another control plane, without a domain", Options{DNSSetting: activation.Auto,
-			ClusterDNS: []netip.Addr{service}}, &activation.Decision{}, []netip.Addr{service}, ""},
-		{"standalone", Options{DNSSetting: activation.Auto, Standalone: true, StandaloneDNS: fallback,
-			Store: services.NewStore()}, &activation.Decision{DNS: true}, []netip.Addr{fallback}, "cluster.local"},
+		{"another control plane", Options{DNSSetting: enablement.Auto}, &enablement.Decision{}, nil, ""},
+		{"DNS of another control plane, without a domain", Options{DNSSetting: enablement.Auto,
+			ClusterDNS: []netip.Addr{service}}, &enablement.Decision{}, []netip.Addr{service}, ""},
+		{"standalone", Options{DNSSetting: enablement.Auto, Standalone: true, StandaloneDNS: fallback,
+			Store: services.NewStore()}, &enablement.Decision{DNS: true}, []netip.Addr{fallback}, "cluster.local"},
 	} {
 		if c.options.Store == nil {
 			c.options.Store = known

@@ -14,7 +14,7 @@ import (
 
 	"berth/agent/plan"
 	"berth/nodeapi"
-	"berth/services/activation"
+	"berth/services/enablement"
 	"berth/services/policy"
 )
 
@@ -44,7 +44,7 @@ const (
 
 // PolicyOptions configures Policies. All fields are required, unless the setting is off.
 type PolicyOptions struct {
-	// Setting is activation.Auto, On or Off. Auto is on if the server publishes addresses.
+	// Setting is enablement.Auto, On or Off. Auto is on if the server publishes addresses.
 	Setting string
 	// Publishes reports whether the server publishes the addresses that policies select.
 	Publishes func(ctx context.Context) (bool, error)
@@ -84,10 +84,10 @@ func NewPolicies(o PolicyOptions) *Policies {
 		opt: o, pods: map[types.UID][]netip.Addr{}, decided: make(chan struct{}), start: time.Now(),
 		remembered: string(o.Stored[keySource]),
 	}
-	if p.remembered == "" && o.Setting == activation.On && o.Stored[keyPolicy] != nil {
+	if p.remembered == "" && o.Setting == enablement.On && o.Stored[keyPolicy] != nil {
 		p.remembered = fromPods // by a version that knew no other source
 	}
-	if o.Setting != activation.Off {
+	if o.Setting != enablement.Off {
 		p.enforcer = policy.New(policy.Options{Store: o.Store, LoadBridgeFilter: o.LoadBridgeFilter, Log: o.Log})
 	}
 	return p
@@ -116,7 +116,7 @@ func (p *Policies) Run(ctx context.Context) error {
 	if err := checkpoint.Restore(p.opt.Restored); err != nil {
 		p.opt.Log.Warn("stored network policies are unreadable, pods wait for the API server", "err", err)
 	}
-	p.opt.Put(keyPolicy, []byte(activation.On)) // before the first rule
+	p.opt.Put(keyPolicy, []byte(enablement.On)) // before the first rule
 	p.on.Store(true)
 	close(p.decided)
 	p.opt.Needed(source == fromAddresses)
@@ -128,13 +128,13 @@ func (p *Policies) Run(ctx context.Context) error {
 
 // enabled reports whether policies are enforced with a setting and the source that the server offers.
 func enabled(setting, source string) bool {
-	return setting == activation.On || setting == activation.Auto && source == fromAddresses
+	return setting == enablement.On || setting == enablement.Auto && source == fromAddresses
 }
 
 // source returns the source of addresses. Without an answer of the API server, that of an earlier process
 // counts. The error is that of ctx.
 func (p *Policies) source(ctx context.Context) (string, error) {
-	if p.opt.Setting == activation.Off {
+	if p.opt.Setting == enablement.Off {
 		return "", nil
 	}
 	for {
@@ -233,7 +233,7 @@ func (p *Policies) isOff() bool {
 // waitDecided waits until it is known whether policies are enforced. It returns false if that takes too
 // long.
 func (p *Policies) waitDecided(ctx context.Context) bool {
-	if p.opt.Setting == activation.Auto && p.remembered == "" {
+	if p.opt.Setting == enablement.Auto && p.remembered == "" {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, p.start.Add(decisionTimeout))
 		defer cancel()

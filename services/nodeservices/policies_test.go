@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/services/activation"
+	"berth/services/enablement"
 	"berth/services/policy"
 )
 
@@ -27,14 +27,14 @@ func TestSourceOfPolicyAddresses(t *testing.T) {
 		enabled                   bool
 		after                     time.Duration
 	}{
-		{"auto with berth-control", activation.Auto, "", true, nil, fromAddresses, true, 0},
-		{"auto with another server", activation.Auto, "", false, nil, fromPods, false, 0},
-		{"on with another server", activation.On, "", false, nil, fromPods, true, 0},
-		{"on with berth-control", activation.On, "", true, nil, fromAddresses, true, 0},
-		{"server replaced", activation.Auto, fromAddresses, false, nil, fromPods, false, 0},
-		{"server not reachable", activation.Auto, fromAddresses, false, unreachable, fromAddresses, true,
+		{"auto with berth-control", enablement.Auto, "", true, nil, fromAddresses, true, 0},
+		{"auto with another server", enablement.Auto, "", false, nil, fromPods, false, 0},
+		{"on with another server", enablement.On, "", false, nil, fromPods, true, 0},
+		{"on with berth-control", enablement.On, "", true, nil, fromAddresses, true, 0},
+		{"server replaced", enablement.Auto, fromAddresses, false, nil, fromPods, false, 0},
+		{"server not reachable", enablement.Auto, fromAddresses, false, unreachable, fromAddresses, true,
 			decisionTimeout},
-		{"server never reached", activation.Auto, "", false, unreachable, "", false, time.Minute},
+		{"server never reached", enablement.Auto, "", false, unreachable, "", false, time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			stored := map[string][]byte{}
@@ -69,7 +69,7 @@ func TestPoliciesTurnedOff(t *testing.T) {
 	stored := map[string][]byte{policy.CheckpointPrefix + "synced": []byte("{}"),
 		policy.CheckpointPrefix + "pod/n/p": nil}
 	p := NewPolicies(PolicyOptions{
-		Setting: activation.Off, Store: policy.NewStore(), Restored: maps.Clone(stored),
+		Setting: enablement.Off, Store: policy.NewStore(), Restored: maps.Clone(stored),
 		PutAll: func(values map[string][]byte) {
 			for key, value := range values {
 				if value == nil {
@@ -104,7 +104,7 @@ func TestPodsWaitForDecision(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			problems := 0
 			p := NewPolicies(PolicyOptions{
-				Setting: activation.Auto, Store: policy.NewStore(),
+				Setting: enablement.Auto, Store: policy.NewStore(),
 				Stored:    map[string][]byte{keySource: []byte(c.remembered)},
 				OnProblem: func(*corev1.Pod, string) { problems++ }, Log: slog.New(slog.DiscardHandler),
 			})

@@ -226,7 +226,7 @@ func (f family) targetRules(t ruleset.Target) (out []rule) {
 // a packet that meets a change of the maps must not go on to the address of the Service.
 func (f family) endpointRules(chain string, n, affinity uint32, local bool) []rule {
 	if affinity > 0 {
-		return f.stickyRules(chain, n, affinity, local)
+		return f.sessionAffinityRules(chain, n, affinity, local)
 	}
 	set := ruleset.EndpointMap.Name()
 	if local {
@@ -252,13 +252,13 @@ func (f family) dnat(set string) []expr.Any {
 	})
 }
 
-// stickyRules returns the rules of a chain with session affinity. One rule cannot use the result of a
+// sessionAffinityRules returns the rules of a chain with session affinity. One rule cannot use the result of a
 // lookup as part of the key of the next one in a way that nft can print. The handle of the endpoint
 // is therefore kept in the priority of the packet, which has no other use before routing.
-func (f family) stickyRules(chain string, n, affinity uint32, local bool) []rule {
-	handles, sticky := ruleset.HandleMap.Name(), ruleset.StickyMap.Name()
+func (f family) sessionAffinityRules(chain string, n, affinity uint32, local bool) []rule {
+	handles, affine := ruleset.HandleMap.Name(), ruleset.AffinityMap.Name()
 	if local {
-		handles, sticky = ruleset.LocalHandleMap.Name(), ruleset.LocalStickyMap.Name()
+		handles, affine = ruleset.LocalHandleMap.Name(), ruleset.LocalAffinityMap.Name()
 	}
 	after := f.keyWords()
 	setPriority := &expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg(0)}
@@ -270,11 +270,11 @@ func (f family) stickyRules(chain string, n, affinity uint32, local bool) []rule
 			Operation: operation, Timeout: time.Duration(affinity) * time.Second,
 		}))
 	}
-	toHandle := concat(f.key(), exprs(priority(after)), f.dnat(sticky))
+	toHandle := concat(f.key(), exprs(priority(after)), f.dnat(affine))
 	return []rule{
 		{chain, exprs(&expr.Immediate{Register: reg(0), Data: make([]byte, 4)}, setPriority), ""},
 		{chain, concat(clientKey, exprs(lookup(affinityMap, 0, 0), setPriority)), "known client"},
-		{chain, concat(f.key(), exprs(priority(after), in(sticky)),
+		{chain, concat(f.key(), exprs(priority(after), in(affine)),
 			change(unix.NFT_DYNSET_OP_UPDATE), toHandle), "its endpoint still exists"},
 		{chain, concat(f.key(), exprs(f.random(n), lookup(handles, 0, 0), setPriority)), "new client"},
 		{chain, concat(change(nftDynsetOpDelete), change(unix.NFT_DYNSET_OP_UPDATE)), ""},

@@ -62,7 +62,7 @@ var allowedImports = map[string][]string{
 	"services/dns":    {"services"},
 	"services/policy": {"services/policy/rules", "services/policy/selection"},
 
-	"services/activation":    {"services"},
+	"services/enablement":    {"services"},
 	"services/proxy/ruleset": {"services"},
 	"services/localaddress":  {},
 
@@ -70,7 +70,7 @@ var allowedImports = map[string][]string{
 	"services/announce/election": {},
 
 	"services/nodeservices": {
-		"agent/plan", "nodeapi", "services", "services/activation", "services/dns", "services/localaddress",
+		"agent/plan", "nodeapi", "services", "services/enablement", "services/dns", "services/localaddress",
 		"services/policy",
 	},
 	"cni":                {"agent/plan", "podspec"},

@@ -31,7 +31,7 @@ func init() { checkpoint.RunCheckProcess() }
 // No container restarts, no address or PID changes, no pod loses readiness.
 func TestScenario39_KubeletAndBerthTakeTurns(t *testing.T) {
 	if os.Getenv("BERTH_TORTURE") == "" {
-		t.Skip("builds the kubelet: make torture PIECES=./test/pair PIECE=Scenario39")
+		t.Skip("builds the kubelet: make torture PKGS=./test/pair RUN=Scenario39")
 	}
 	kubelet, err := hosts.BuildKubelet(t.Context())
 	if err != nil {

@@ -28,10 +28,10 @@ const (
 	HandleMap
 	// LocalHandleMap has the same for endpoints on this node.
 	LocalHandleMap
-	// StickyMap maps key . handle to the address . port of an endpoint.
-	StickyMap
-	// LocalStickyMap has the same for endpoints on this node.
-	LocalStickyMap
+	// AffinityMap maps key . handle to the address . port of an endpoint.
+	AffinityMap
+	// LocalAffinityMap has the same for endpoints on this node.
+	LocalAffinityMap
 	// SourceSet has key . source range for frontends with a firewall.
 	SourceSet
 	// ClusterIPSet has all ClusterIPs.
@@ -123,10 +123,10 @@ func frontendElements(svc *services.Service, f Frontend, s *Selection, node *Nod
 	switch {
 	case t.Affinity > 0:
 		if t.Cluster > 0 {
-			out = appendSticky(out, HandleMap, StickyMap, f.ipv6, key, s.Cluster)
+			out = appendAffinity(out, HandleMap, AffinityMap, f.ipv6, key, s.Cluster)
 		}
 		if t.Local > 0 {
-			out = appendSticky(out, LocalHandleMap, LocalStickyMap, f.ipv6, key, s.Local)
+			out = appendAffinity(out, LocalHandleMap, LocalAffinityMap, f.ipv6, key, s.Local)
 		}
 	default:
 		if t.Cluster > 0 {
@@ -162,9 +162,9 @@ func appendEndpoints(out []Element, set Set, ipv6 bool, key []byte, endpoints []
 	return out
 }
 
-// appendSticky appends the elements of a list of endpoints with session affinity. An endpoint whose
+// appendAffinity appends the elements of a list of endpoints with session affinity. An endpoint whose
 // handle is taken gets the next one.
-func appendSticky(out []Element, handles, sticky Set, ipv6 bool, key []byte, endpoints []netip.AddrPort) []Element {
+func appendAffinity(out []Element, handles, affine Set, ipv6 bool, key []byte, endpoints []netip.AddrPort) []Element {
 	n := len(key)
 	taken := make(map[uint32]bool, len(endpoints))
 	for i, e := range endpoints {
@@ -176,7 +176,7 @@ func appendSticky(out []Element, handles, sticky Set, ipv6 bool, key []byte, end
 		index, value := string(appendWord(key[:n:n], uint32(i))), string(appendWord(nil, h))
 		out = append(out,
 			Element{Set: handles, IPv6: ipv6, Key: index, Value: value},
-			Element{Set: sticky, IPv6: ipv6, Key: string(key) + value, Value: endpointBytes(e)})
+			Element{Set: affine, IPv6: ipv6, Key: string(key) + value, Value: endpointBytes(e)})
 	}
 	return out
 }

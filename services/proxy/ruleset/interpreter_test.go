@@ -86,10 +86,10 @@ func (in interpreter) run(p packet) verdict {
 
 // endpoint reads an endpoint of a frontend. The number in the target and the elements must agree.
 func (in interpreter) endpoint(local, affinity, ipv6 bool, key string, i uint32) netip.AddrPort {
-	byIndex, sticky := EndpointMap, StickyMap
+	byIndex, affine := EndpointMap, AffinityMap
 	switch {
 	case local && affinity:
-		byIndex, sticky = LocalHandleMap, LocalStickyMap
+		byIndex, affine = LocalHandleMap, LocalAffinityMap
 	case affinity:
 		byIndex = HandleMap
 	case local:
@@ -97,7 +97,7 @@ func (in interpreter) endpoint(local, affinity, ipv6 bool, key string, i uint32)
 	}
 	e, found := in.elements[ID{byIndex, ipv6, key + string(appendWord(nil, i)), ""}]
 	if affinity && found {
-		e, found = in.elements[ID{sticky, ipv6, key + e.Value, ""}]
+		e, found = in.elements[ID{affine, ipv6, key + e.Value, ""}]
 	}
 	if !found {
 		panic("the number of endpoints is wrong")

@@ -18,7 +18,7 @@ import (
 	"berth/workloads"
 )
 
-// Config is the configuration of an Engine. Node is required.
+// Config is the configuration of a Reconciler. Node is required.
 type Config struct {
 	// Node returns this node with its name, labels and taints.
 	Node func() *corev1.Node
@@ -34,8 +34,8 @@ type Config struct {
 	Log              *slog.Logger
 }
 
-// Engine executes the decisions about workloads. It is not safe for concurrent use.
-type Engine struct {
+// Reconciler executes the decisions about workloads. It is not safe for concurrent use.
+type Reconciler struct {
 	Config
 	store    *objects
 	queue    sortedKeys // objects to decide about
@@ -49,7 +49,7 @@ type Engine struct {
 	emitted    map[types.UID]*corev1.Pod
 	retries    map[key]int
 	files      map[key]source.Workload // nil: the files have not been read yet
-	clashes    map[key]bool            // workloads of files whose name another object has
+	conflicts  map[key]bool            // workloads of files whose name another object has
 	// events has the objects with new events, and with false those that no longer exist. The Source persists it.
 	events map[types.UID]bool
 }
@@ -60,8 +60,8 @@ type failure struct {
 	at    time.Time
 }
 
-// New returns an Engine with the objects of the local store.
-func New(c Config, stored map[string][]byte) *Engine {
+// New returns a Reconciler with the objects of the local store.
+func New(c Config, stored map[string][]byte) *Reconciler {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -77,11 +77,11 @@ func New(c Config, stored map[string][]byte) *Engine {
 	if c.Location == nil {
 		c.Location = time.Local
 	}
-	e := &Engine{
+	e := &Reconciler{
 		Config: c, store: newObjects(), wakes: map[key]time.Time{},
 		failures: map[types.UID]failure{}, failed: map[types.UID]bool{}, unobserved: map[types.UID]bool{},
 		created: map[types.UID]time.Time{}, byUID: map[types.UID]key{}, emitted: map[types.UID]*corev1.Pod{},
-		retries: map[key]int{}, clashes: map[key]bool{}, events: map[types.UID]bool{},
+		retries: map[key]int{}, conflicts: map[key]bool{}, events: map[types.UID]bool{},
 	}
 	for _, err := range e.store.load(stored) {
 		e.Log.Warn("stored workload unreadable", "err", err)
@@ -100,7 +100,7 @@ func New(c Config, stored map[string][]byte) *Engine {
 }
 
 // changed queues an object and its owners for a decision.
-func (e *Engine) changed(k key) {
+func (e *Reconciler) changed(k key) {
 	for range 3 { // a pod, its ReplicaSet, its Deployment
 		e.queue.add(k)
 		o := e.store.get(k)
@@ -116,7 +116,7 @@ func (e *Engine) changed(k key) {
 }
 
 // PodObserved records the status of a pod that the agent reports, as of a time.
-func (e *Engine) PodObserved(observed *corev1.Pod, at time.Time) {
+func (e *Reconciler) PodObserved(observed *corev1.Pod, at time.Time) {
 	k, known := e.byUID[observed.UID]
 	if !known || at.IsZero() || at.Before(e.created[observed.UID]) {
 		return
@@ -136,7 +136,7 @@ func (e *Engine) PodObserved(observed *corev1.Pod, at time.Time) {
 }
 
 // PodDeleted records that the agent has deleted a pod.
-func (e *Engine) PodDeleted(uid types.UID, now time.Time) {
+func (e *Reconciler) PodDeleted(uid types.UID, now time.Time) {
 	k, known := e.byUID[uid]
 	if !known || e.created[uid].After(now) {
 		return
@@ -156,7 +156,7 @@ const (
 
 // countFailure delays the replacement of a pod that has failed, and ends the delay when a pod is ready. Jobs have a
 // back-off of their own.
-func (e *Engine) countFailure(pod *corev1.Pod, at time.Time) {
+func (e *Reconciler) countFailure(pod *corev1.Pod, at time.Time) {
 	owner, owned := ownerKey(pod)
 	if !owned || owner.kind == "Job" {
 		return
@@ -172,7 +172,7 @@ func (e *Engine) countFailure(pod *corev1.Pod, at time.Time) {
 }
 
 // notBefore returns when a pod of the owner may be created again.
-func (e *Engine) notBefore(owner types.UID) time.Time {
+func (e *Reconciler) notBefore(owner types.UID) time.Time {
 	f, failed := e.failures[owner]
 	if !failed {
 		return time.Time{}
@@ -189,7 +189,7 @@ const maxSyncs = 100
 
 // Sync decides about all objects that may have changed until nothing changes, and returns the changes for the local
 // store, which the caller writes in one transaction.
-func (e *Engine) Sync(now time.Time) map[string][]byte {
+func (e *Reconciler) Sync(now time.Time) map[string][]byte {
 	if len(e.unobserved) == 0 {
 		for k, at := range e.wakes {
 			if !at.After(now) {
@@ -220,7 +220,7 @@ func (e *Engine) Sync(now time.Time) map[string][]byte {
 }
 
 // Wake returns when Sync has to be called again although nothing changes. Zero: not needed.
-func (e *Engine) Wake() (wake time.Time) {
+func (e *Reconciler) Wake() (wake time.Time) {
 	if len(e.unobserved) > 0 {
 		return wake
 	}
@@ -230,7 +230,7 @@ func (e *Engine) Wake() (wake time.Time) {
 	return wake
 }
 
-func (e *Engine) wakeAt(k key, at time.Time) {
+func (e *Reconciler) wakeAt(k key, at time.Time) {
 	if !at.IsZero() {
 		e.wakes[k] = workloads.Earlier(e.wakes[k], at)
 	}
@@ -246,7 +246,7 @@ type outcome struct {
 }
 
 // sync decides about one object and executes the decision.
-func (e *Engine) sync(k key, now time.Time) {
+func (e *Reconciler) sync(k key, now time.Time) {
 	delete(e.wakes, k)
 	o := e.store.get(k)
 	if o == nil {
@@ -279,7 +279,7 @@ func (e *Engine) sync(k key, now time.Time) {
 }
 
 // dropped is called for each object that no longer exists. The agent keeps the events of pods.
-func (e *Engine) dropped(o workloads.Object) {
+func (e *Reconciler) dropped(o workloads.Object) {
 	uid := o.GetUID()
 	if _, pod := o.(*corev1.Pod); pod {
 		delete(e.byUID, uid)
@@ -294,7 +294,7 @@ func (e *Engine) dropped(o workloads.Object) {
 }
 
 // writeStatus stores the status and annotations of a decision.
-func (e *Engine) writeStatus(d outcome) {
+func (e *Reconciler) writeStatus(d outcome) {
 	if d.status == nil {
 		return
 	}
@@ -316,7 +316,7 @@ func (e *Engine) writeStatus(d outcome) {
 	}
 }
 
-func (e *Engine) record(o workloads.Object, event workloads.Event, value string) {
+func (e *Reconciler) record(o workloads.Object, event workloads.Event, value string) {
 	if event.Reason == "" {
 		return
 	}
@@ -345,7 +345,7 @@ func apiVersion(kind string) string {
 
 // Pods returns the pods that the agent has to run, as it expects them from a source. Unchanged pods keep their
 // pointers.
-func (e *Engine) Pods() (out []*corev1.Pod) {
+func (e *Reconciler) Pods() (out []*corev1.Pod) {
 	for _, pod := range list[*corev1.Pod](e.store, "") {
 		if e.store.entries[keyOf(pod)].gone {
 			continue
@@ -368,7 +368,7 @@ func podOf(pod *corev1.Pod) *corev1.Pod {
 }
 
 // complete sets everything of a new pod that an API server and the scheduler would set.
-func (e *Engine) complete(pod *corev1.Pod, now time.Time) {
+func (e *Reconciler) complete(pod *corev1.Pod, now time.Time) {
 	node := e.Node().Name
 	pod.Spec.NodeName, pod.Generation = node, 1
 	if pod.Annotations == nil {

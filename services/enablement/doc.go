@@ -6,4 +6,4 @@
 // joined is known when the API server answers for the first time, and remembered for boots without it.
 //
 // The package runs neither of them. It starts no goroutines.
-package activation
+package enablement
