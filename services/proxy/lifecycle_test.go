@@ -161,6 +161,7 @@ func TestKilled(t *testing.T) {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestChildProxy$")
 		cmd.Env = append(os.Environ(), "BERTH_PROXY_CHILD=1")
 		w.node.must(w.node.do(cmd.Start))
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // if the test fails before it kills the child
 		w.waitForRules(30 * (round + 1))
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
