@@ -246,8 +246,8 @@ func (k *validator) indexed(at *field.Path, s *batchv1.JobSpec) {
 		k.Required(at.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion))
 	}
 	if s.Parallelism != nil && *s.Parallelism > maxIndexed {
-		k.Invalid(parallelism, *s.Parallelism, "must be less than or equal to %d when completion mode is %s", maxIndexed,
-			batchv1.IndexedCompletion)
+		k.Invalid(parallelism, *s.Parallelism, "must be less than or equal to %d when completion mode is %s",
+			maxIndexed, batchv1.IndexedCompletion)
 	}
 	if f := s.MaxFailedIndexes; f != nil && *f > maxIndexed {
 		k.Invalid(maxFailed, *f, "must be less than or equal to %d", maxIndexed)
@@ -304,7 +304,8 @@ func (k *validator) successPolicy(at *field.Path, list []batchv1.SuccessPolicyRu
 		}
 		if n := r.SucceededCount; n != nil && r.SucceededIndexes != nil && *n > total {
 			k.Invalid(count, *n,
-				"must be less than or equal to %d (the number of indexes in the specified succeededIndexes field)", total)
+				"must be less than or equal to %d (the number of indexes in the specified succeededIndexes field)",
+				total)
 		}
 	}
 }
@@ -318,8 +319,8 @@ func countIndexes(text string, completions int32) (total int32, err error) {
 	for interval := range strings.SplitSeq(text, ",") {
 		limits := strings.Split(interval, "-")
 		if len(limits) > 2 {
-			return 0, fmt.Errorf("the fragment %q violates the requirement that an index interval can have at most two "+
-				"parts separated by '-'", interval)
+			return 0, fmt.Errorf("the fragment %q violates the requirement that an index interval can have at most "+
+				"two parts separated by '-'", interval)
 		}
 		first := last
 		for i, limit := range limits {

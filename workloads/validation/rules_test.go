@@ -75,10 +75,11 @@ func TestOldSchedulesStayValid(t *testing.T) {
 			"spec.schedule"},
 		"two time zones": {cron("c", "TZ=UTC 0 * * * *", ""), cron("c", "TZ=UTC 0 * * * *", "Etc/UTC"),
 			"spec.schedule"},
-		"new time zone in the schedule": {cron("c", "0 * * * *", ""), cron("c", "TZ=UTC 0 * * * *", ""), "spec.schedule"},
-		"removed time zone":             {cron("c", "@hourly", "Gone/Zone"), cron("c", "@daily", "Gone/Zone"), ""},
-		"unknown time zone":             {cron("c", "@hourly", ""), cron("c", "@hourly", "Gone/Zone"), "spec.timeZone"},
-		"long name":                     {cron(long, "@hourly", ""), cron(long, "@daily", ""), ""},
+		"new time zone in the schedule": {cron("c", "0 * * * *", ""), cron("c", "TZ=UTC 0 * * * *", ""),
+			"spec.schedule"},
+		"removed time zone": {cron("c", "@hourly", "Gone/Zone"), cron("c", "@daily", "Gone/Zone"), ""},
+		"unknown time zone": {cron("c", "@hourly", ""), cron("c", "@hourly", "Gone/Zone"), "spec.timeZone"},
+		"long name":         {cron(long, "@hourly", ""), cron(long, "@daily", ""), ""},
 	} {
 		r, _ := RulesFor(schema.GroupKind{Group: batchv1.GroupName, Kind: "CronJob"})
 		got := ""
