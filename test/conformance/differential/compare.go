@@ -14,9 +14,11 @@ import (
 )
 
 var (
-	timePattern = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
-	nodePattern = regexp.MustCompile(`"node-\d"`)
-	uidPattern  = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	timePattern     = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	nodePattern     = regexp.MustCompile(`"node-\d"`)
+	rejectedPattern = regexp.MustCompile(`pods \\"[a-z0-9-]+\\" is forbidden`)
+
+	uidPattern = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 )
 
 // ownMetadata are the fields of metadata that differ between any two servers.
@@ -57,7 +59,7 @@ func podNames(pods []runtime.Object) map[string]string {
 
 func normalizeObject(kind string, obj runtime.Object, names map[string]string) (string, error) {
 	if event, is := obj.(*corev1.Event); is {
-		if event.InvolvedObject.Kind == "Pod" { // events of the scheduler and the agent
+		if ignoredEvent(event) {
 			return "", nil
 		}
 		return fmt.Sprintf("Event %s %s %s", event.InvolvedObject.Kind, event.Type, event.Reason), nil
@@ -80,6 +82,10 @@ func normalizeObject(kind string, obj runtime.Object, names map[string]string) (
 	switch kind {
 	case "Pod":
 		normalizePod(fields)
+	case "PersistentVolumeClaim":
+		normalizeClaim(fields)
+	case "CronJob":
+		normalizeActive(fields)
 	case "ReplicaSet": // the number of steps of a rolling update depends on which pods become ready together
 		delete(metadata, "generation")
 		if status, is := fields["status"].(map[string]any); is {
@@ -95,7 +101,42 @@ func normalizeObject(kind string, obj runtime.Object, names map[string]string) (
 	// A DaemonSet's controller may choose any of the nodes for the next update.
 	line = nodePattern.ReplaceAllString(line, `"NODE"`)
 	line = uidPattern.ReplaceAllString(line, "UID")
+	// The message of a rejected pod has its generated name.
+	line = rejectedPattern.ReplaceAllString(line, `pods \"POD\" is forbidden`)
 	return kind + " " + line, nil
+}
+
+// ignoredEvent reports whether obj is an event that is not compared: of a scheduler, an agent or the binder of claims,
+// or that a CronJob has a Job it did not create, which its controller notices only while the Job runs.
+func ignoredEvent(obj any) bool {
+	event, is := obj.(*corev1.Event)
+	if !is {
+		return false
+	}
+	switch event.InvolvedObject.Kind {
+	case "Pod", "PersistentVolumeClaim":
+		return true
+	}
+	return event.Reason == "UnexpectedJob"
+}
+
+// normalizeClaim removes what the controllers of storage write, which only one side has.
+func normalizeClaim(fields map[string]any) {
+	metadata, _ := fields["metadata"].(map[string]any)
+	delete(metadata, "finalizers")
+	delete(metadata, "annotations")
+	delete(fields, "status")
+}
+
+// normalizeActive removes the versions of the running Jobs from the status of a CronJob.
+func normalizeActive(fields map[string]any) {
+	status, _ := fields["status"].(map[string]any)
+	active, _ := status["active"].([]any)
+	for _, entry := range active {
+		if ref, is := entry.(map[string]any); is {
+			delete(ref, "resourceVersion")
+		}
+	}
 }
 
 // sortConditions sorts the conditions of an object by type. Their order depends on which one changed last.
@@ -110,12 +151,16 @@ func sortConditions(fields map[string]any) {
 	slices.SortStableFunc(conditions, func(a, b any) int { return strings.Compare(typeOf(a), typeOf(b)) })
 }
 
-// normalizePod removes what the scheduler and the agent decide, and the volume of the service account token, whose
-// name is random.
+// normalizePod removes what the scheduler and the agent decide, and all volumes but claims: that of the service account
+// token has a random name.
 func normalizePod(fields map[string]any) {
 	spec, _ := fields["spec"].(map[string]any)
 	delete(spec, "nodeName")
-	delete(spec, "volumes")
+	volumes, _ := spec["volumes"].([]any)
+	spec["volumes"] = slices.DeleteFunc(volumes, func(volume any) bool {
+		v, _ := volume.(map[string]any)
+		return v["persistentVolumeClaim"] == nil
+	})
 	containers, _ := spec["containers"].([]any)
 	for _, c := range containers {
 		if container, is := c.(map[string]any); is {

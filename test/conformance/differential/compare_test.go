@@ -80,27 +80,83 @@ func TestOrderOfPods(t *testing.T) {
 	}
 }
 
-// TestScriptsFollowFromTheirSeed checks that both control planes get the same edits, and that all kinds and most edits
-// occur.
+// TestScriptsFollowFromTheirSeed checks that both control planes get the same edits, and that all kinds, fields and
+// most edits occur.
 func TestScriptsFollowFromTheirSeed(t *testing.T) {
 	t.Parallel()
-	words := map[string]bool{}
+	var all strings.Builder
 	for seed := range uint64(300) {
-		a, b := script(seed), script(seed)
-		for i, e := range a {
-			what, _, _ := strings.Cut(e.what, "0x") // before the first pointer
-			if again, _, _ := strings.Cut(b[i].what, "0x"); what != again {
-				t.Fatalf("seed %d, edit %d: %s and %s", seed, i, e.what, b[i].what)
+		edits, rest := script(seed)
+		again, _ := script(seed)
+		if rest < restTime || 2*rest > restTimeout/2 {
+			t.Errorf("seed %d rests for %v", seed, rest)
+		}
+		for i, e := range edits {
+			if e.what != again[i].what {
+				t.Fatalf("seed %d, edit %d: %s and %s", seed, i, e.what, again[i].what)
 			}
-			words[strings.Join(strings.Fields(e.what)[:2], " ")] = true
+			all.WriteString(e.what + "\n")
 		}
 	}
 	for _, want := range []string{"create Deployment", "create StatefulSet", "create DaemonSet", "create Job",
-		"set image", "set partition", "set parallelism", "set suspend", "set paused", "delete pod", "delete with",
-		"scale to"} {
-		if !words[want] {
-			t.Errorf("no script has an edit %q", want)
+		"create ReplicationController", "create CronJob", "with a quota", "set image", "set partition",
+		"set parallelism", "set suspend", "set paused", "set schedule", "set retention", "keep jobs",
+		"create job manual", "wait for the next minute", "delete pod", "delete with", "scale to",
+		`"minReadySeconds":1`, `"progressDeadlineSeconds":6`, `,"maxUnavailable":2}`, `"volumeClaimTemplates"`,
+		`"whenDeleted":"Delete"`, `"successPolicy"`, `"backoffLimitPerIndex":1`, `"backoffLimit":1`,
+		`"activeDeadlineSeconds"`, `"ttlSecondsAfterFinished"`, `"podReplacementPolicy":"Failed"`,
+		`"podFailurePolicy"`} {
+		if !strings.Contains(all.String(), want) {
+			t.Errorf("no script has %q", want)
 		}
+	}
+}
+
+// TestRejectedPodsAreCompared checks that the random name of a rejected pod makes no difference.
+func TestRejectedPodsAreCompared(t *testing.T) {
+	t.Parallel()
+	lines := func(pod, quota string) []string {
+		t.Helper()
+		message := `pods "` + pod + `" is forbidden: exceeded quota: ` + quota
+		out, err := normalize(map[string][]runtime.Object{"ReplicaSet": {&appsv1.ReplicaSet{
+			ObjectMeta: metav1.ObjectMeta{Name: "w"}, Status: appsv1.ReplicaSetStatus{
+				Conditions: []appsv1.ReplicaSetCondition{{Type: "ReplicaFailure", Message: message}}}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if diff := compare(lines("w-5d4f-abcde", "pods"), lines("w-5d4f-fghij", "pods")); diff != "" {
+		t.Errorf("another pod: difference\n%s", diff)
+	}
+	if compare(lines("w-5d4f-abcde", "pods"), lines("w-5d4f-abcde", "other")) == "" {
+		t.Error("another quota: no difference")
+	}
+}
+
+// TestClaimsAreCompared checks that what the controllers of storage write makes no difference.
+func TestClaimsAreCompared(t *testing.T) {
+	t.Parallel()
+	lines := func(edit func(*corev1.PersistentVolumeClaim)) []string {
+		t.Helper()
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-w-0"}}
+		edit(claim)
+		out, err := normalize(map[string][]runtime.Object{"PersistentVolumeClaim": {claim}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	none := lines(func(*corev1.PersistentVolumeClaim) {})
+	if diff := compare(none, lines(func(c *corev1.PersistentVolumeClaim) {
+		c.Finalizers, c.Status.Phase = []string{"kubernetes.io/pvc-protection"}, corev1.ClaimPending
+	})); diff != "" {
+		t.Errorf("a finalizer: difference\n%s", diff)
+	}
+	if compare(none, lines(func(c *corev1.PersistentVolumeClaim) {
+		c.OwnerReferences = []metav1.OwnerReference{{Kind: "StatefulSet", Name: "w"}}
+	})) == "" {
+		t.Error("an owner: no difference")
 	}
 }
 

@@ -1,24 +1,26 @@
 package differential
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func job(r *rand.Rand) (edit, func(*rand.Rand) edit) {
-	parallelism, completions, backoff := int32(1+r.IntN(3)), int32(1+r.IntN(4)), int32(0)
-	spec := batchv1.JobSpec{Parallelism: &parallelism, Completions: &completions, BackoffLimit: &backoff,
-		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
-			Containers: []corev1.Container{{Name: "c",
-				Image: pick(r, imageSucceed, imageSucceed, imageFail, imageServe, imageFailOne)}}}}}
+const (
+	jobTimerSeconds = 3 // of a deadline or a TTL
+	jobTimerRest    = 7 * time.Second
+	// jobBackoffRest is longer than the back-off after the first failure, which is 10 s.
+	jobBackoffRest = 14 * time.Second
+)
+
+func job(r *rand.Rand) workload {
+	object := newJob(r, pick(r, imageSucceed, imageSucceed, imageFail, imageServe, imageFailOne))
+	spec := &object.Spec
 	if r.IntN(2) == 0 {
-		mode := batchv1.IndexedCompletion
-		spec.CompletionMode = &mode
+		setIndexed(spec)
 		if one := int32(0); r.IntN(3) == 0 {
 			spec.BackoffLimit, spec.BackoffLimitPerIndex = nil, &one
 		}
@@ -34,27 +36,63 @@ func job(r *rand.Rand) (edit, func(*rand.Rand) edit) {
 	}
 	if image := spec.Template.Spec.Containers[0].Image; (image == imageFail || image == imageFailOne) &&
 		spec.BackoffLimitPerIndex == nil {
-		parallelism = 1 // otherwise the time of the failure decides about the other pods
+		*spec.Parallelism = 1 // otherwise the time of the failure decides about the other pods
 	}
-	object := &batchv1.Job{ObjectMeta: objectMeta(r), Spec: spec}
-	create := edit{fmt.Sprintf("create Job %+v", spec), func(ctx context.Context, p *plane, namespace string) error {
-		_, err := p.client.BatchV1().Jobs(namespace).Create(ctx, object.DeepCopy(), metav1.CreateOptions{})
-		return err
-	}}
-	change := func(what string, f func(*batchv1.Job)) edit {
-		return edit{what, func(ctx context.Context, p *plane, namespace string) error {
-			return updated(func() error {
-				j, err := p.client.BatchV1().Jobs(namespace).Get(ctx, "w", metav1.GetOptions{})
-				if err != nil {
-					return err
-				}
-				f(j)
-				_, err = p.client.BatchV1().Jobs(namespace).Update(ctx, j, metav1.UpdateOptions{})
-				return err
-			})
-		}}
+	return jobScript(object, restTime)
+}
+
+// timedJob has one of the timers or policies.
+func timedJob(r *rand.Rand) workload {
+	object, rest := newJob(r, imageSucceed), jobTimerRest
+	spec := &object.Spec
+	setImageOf := func(image string) { setImage(&spec.Template, image) }
+	switch r.IntN(6) {
+	case 0: // index 0 succeeds, and the others run until the policy ends the Job
+		setIndexed(spec)
+		setImageOf(imageSucceedZero)
+		spec.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{
+			pick(r, batchv1.SuccessPolicyRule{SucceededIndexes: new("0")},
+				batchv1.SuccessPolicyRule{SucceededCount: new(int32(1))})}}
+	case 1: // each pod fails, and the second failure is the last one
+		setImageOf(imageFail)
+		*spec.Parallelism, *spec.BackoffLimit, rest = 1, 1, jobBackoffRest
+	case 2: // each index fails once
+		setIndexed(spec)
+		setImageOf(imageFailFirst)
+		spec.BackoffLimit, spec.BackoffLimitPerIndex, rest = nil, new(int32(1)), jobBackoffRest
+	case 3:
+		setImageOf(imageServe)
+		spec.ActiveDeadlineSeconds = new(int64(jobTimerSeconds))
+		spec.Suspend = new(r.IntN(3) == 0)
+	case 4:
+		setImageOf(pick(r, imageSucceed, imageFail))
+		*spec.Parallelism = 1
+		spec.TTLSecondsAfterFinished = new(int32(jobTimerSeconds))
+	default: // a deleted pod is a failure
+		setImageOf(imageServe)
+		spec.PodReplacementPolicy = new(pick(r, batchv1.Failed, batchv1.TerminatingOrFailed))
+		*spec.BackoffLimit, rest = 1, jobBackoffRest
 	}
-	return create, func(r *rand.Rand) edit {
+	return jobScript(object, rest)
+}
+
+// newJob returns a Job whose first failure is the last one.
+func newJob(r *rand.Rand, image string) *batchv1.Job {
+	return &batchv1.Job{ObjectMeta: objectMeta(r), Spec: batchv1.JobSpec{
+		Parallelism: new(int32(1 + r.IntN(3))), Completions: new(int32(1 + r.IntN(4))), BackoffLimit: new(int32(0)),
+		Template: jobTemplate(image)}}
+}
+
+func jobTemplate(image string) corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+		Containers: []corev1.Container{{Name: "c", Image: image}}}}
+}
+
+func setIndexed(spec *batchv1.JobSpec) { spec.CompletionMode = new(batchv1.IndexedCompletion) }
+
+func jobScript(object *batchv1.Job, rest time.Duration) workload {
+	change := jobs.change
+	return workload{jobs.create(object, object.Spec), func(r *rand.Rand) edit {
 		parallelism, suspend := int32(r.IntN(2)), r.IntN(2) == 0
 		switch r.IntN(8) {
 		case 0, 1, 2:
@@ -64,12 +102,9 @@ func job(r *rand.Rand) (edit, func(*rand.Rand) edit) {
 		case 3, 4:
 			return change(fmt.Sprint("set suspend ", suspend), func(j *batchv1.Job) { j.Spec.Suspend = &suspend })
 		case 5:
-			return deleteWorkload(r, func(ctx context.Context, p *plane, namespace string,
-				o metav1.DeleteOptions) error {
-				return gone(p.client.BatchV1().Jobs(namespace).Delete(ctx, "w", o))
-			})
+			return jobs.remove(r)
 		default:
 			return deletePod(r)
 		}
-	}
+	}, rest}
 }

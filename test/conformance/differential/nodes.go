@@ -19,6 +19,9 @@ const (
 	imageSucceed = "succeed:1" // exits with 0
 	imageFail    = "fail:1"    // exits with 1
 	imageFailOne = "failone:1" // exits with 1 in the pod of index 1, otherwise with 0
+
+	imageFailFirst   = "failfirst:1"   // exits with 1 in the first pod of an index, otherwise with 0
+	imageSucceedZero = "succeedzero:1" // exits with 0 in the pod of index 0, otherwise runs and is ready
 )
 
 // nodes is the number of Nodes of each control plane.
@@ -50,6 +53,18 @@ func report(pod *corev1.Pod) {
 			return
 		}
 		simnodes.Succeed(pod)
+	case imageFailFirst:
+		if pod.Annotations["batch.kubernetes.io/job-index-failure-count"] == "0" {
+			simnodes.Fail(pod)
+			return
+		}
+		simnodes.Succeed(pod)
+	case imageSucceedZero:
+		if pod.Annotations["batch.kubernetes.io/job-completion-index"] == "0" {
+			simnodes.Succeed(pod)
+			return
+		}
+		simnodes.Serve(pod)
 	case imageBroken:
 		simnodes.ServeUnready(pod)
 	default:

@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -61,7 +62,12 @@ func (p *plane) takeSteps(namespace string) []string {
 // ordered reports whether the namespace has a StatefulSet that promises the order of its pods.
 func (p *plane) ordered(namespace string) bool {
 	set, err := p.informers.Apps().V1().StatefulSets().Lister().StatefulSets(namespace).Get("w")
-	return err == nil && set.Spec.PodManagementPolicy == appsv1.OrderedReadyPodManagement
+	if err != nil || set.Spec.PodManagementPolicy != appsv1.OrderedReadyPodManagement {
+		return false
+	}
+	// With a higher maxUnavailable, several pods terminate at once.
+	u := set.Spec.UpdateStrategy.RollingUpdate
+	return u == nil || u.MaxUnavailable == nil || *u.MaxUnavailable == intstr.FromInt32(1)
 }
 
 // compareOrder returns the difference between the steps since the last edit, if their order is promised.

@@ -42,7 +42,7 @@ type plane struct {
 	steps   map[string][]string  // of the pods of StatefulSets, by namespace
 }
 
-func openPlane(name string, config *rest.Config) (*plane, error) {
+func openPlane(ctx context.Context, name string, config *rest.Config) (*plane, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = -1, 0
 	client, err := kubernetes.NewForConfig(config)
@@ -56,7 +56,9 @@ func openPlane(name string, config *rest.Config) (*plane, error) {
 		"Deployment": apps.Deployments().Informer(), "ReplicaSet": apps.ReplicaSets().Informer(),
 		"StatefulSet": apps.StatefulSets().Informer(), "DaemonSet": apps.DaemonSets().Informer(),
 		"ControllerRevision": apps.ControllerRevisions().Informer(), "Job": batch.Jobs().Informer(),
-		"Pod": core.Pods().Informer(), "Event": core.Events().Informer(),
+		"CronJob": batch.CronJobs().Informer(), "ReplicationController": core.ReplicationControllers().Informer(),
+		"Pod": core.Pods().Informer(), "PersistentVolumeClaim": core.PersistentVolumeClaims().Informer(),
+		"Event": core.Events().Informer(),
 	} {
 		p.kinds[kind] = cache.NewGenericLister(informer.GetIndexer(), corev1.Resource(kind))
 		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: p.changedObject,
@@ -65,6 +67,9 @@ func openPlane(name string, config *rest.Config) (*plane, error) {
 		}
 	}
 	if err := p.recordOrder(core.Pods().Informer()); err != nil {
+		return nil, err
+	}
+	if err := p.followPods(ctx, core.Pods().Informer()); err != nil {
 		return nil, err
 	}
 	p.nodes, err = simulatedNodes(client, p.informers)
@@ -76,7 +81,7 @@ func (p *plane) changedObject(obj any) {
 		obj = gone.Obj
 	}
 	accessor, err := meta.Accessor(obj)
-	if err != nil {
+	if err != nil || ignoredEvent(obj) {
 		return
 	}
 	p.mu.Lock()

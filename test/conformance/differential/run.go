@@ -40,7 +40,7 @@ func Run(ctx context.Context, a, b *rest.Config, o Options) (s Summary, err erro
 	defer cancel()
 	var planes [2]*plane
 	for i, c := range []*rest.Config{a, b} {
-		if planes[i], err = openPlane([]string{"-", "+"}[i], c); err != nil {
+		if planes[i], err = openPlane(ctx, []string{"-", "+"}[i], c); err != nil {
 			return s, err
 		}
 		if err := planes[i].start(ctx); err != nil {
@@ -94,13 +94,14 @@ func play(ctx context.Context, planes [2]*plane, seed uint64) (report string, s 
 	}
 	var log strings.Builder
 	fmt.Fprintf(&log, "seed %d:\n", seed)
-	for _, e := range script(seed) {
+	edits, rest := script(seed)
+	for _, e := range edits {
 		fmt.Fprintf(&log, "  %s\n", e.what)
 		compareOrder(planes, namespace) // forgets late steps of the last edit
 		if err := both(ctx, planes, namespace, e); err != nil {
 			return "", s, fmt.Errorf("%s%w", &log, err)
 		}
-		objects, diff, err := settle(ctx, planes, namespace)
+		objects, diff, err := settle(ctx, planes, namespace, rest)
 		if err != nil {
 			return "", s, fmt.Errorf("%s%w", &log, err)
 		}
@@ -128,13 +129,14 @@ func both(ctx context.Context, planes [2]*plane, namespace string, e edit) error
 	return nil // both refuse it, or both accept it
 }
 
-// settle waits until both namespaces are equal and at rest. It returns the number of objects and
-// the difference if it lasts.
-func settle(ctx context.Context, planes [2]*plane, namespace string) (n int, diff string, err error) {
+// settle waits until both namespaces are equal and nothing has changed for the time rest. It returns the number of
+// objects and the difference if it lasts.
+func settle(ctx context.Context, planes [2]*plane, namespace string, rest time.Duration) (n int, diff string,
+	err error) {
 	atRest := func(d time.Duration) bool { return planes[0].atRest(namespace, d) && planes[1].atRest(namespace, d) }
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, restTimeout, true,
 		func(context.Context) (bool, error) {
-			if !atRest(restTime) {
+			if !atRest(rest) {
 				return false, nil
 			}
 			var sides [2][]string
@@ -148,7 +150,7 @@ func settle(ctx context.Context, planes [2]*plane, namespace string) (n int, dif
 				}
 			}
 			n, diff = len(sides[0]), compare(sides[0], sides[1])
-			return diff == "" || atRest(stableTime), nil
+			return diff == "" || atRest(max(stableTime, 2*rest)), nil
 		})
 	if wait.Interrupted(err) && ctx.Err() == nil {
 		return n, diff + "objects still change\n", nil

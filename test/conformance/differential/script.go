@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,16 +17,36 @@ type edit struct {
 	apply func(ctx context.Context, p *plane, namespace string) error
 }
 
-// script returns the edits of a seed. The first edit creates the workload.
-func script(seed uint64) []edit {
+// workload generates the edits of one script.
+type workload struct {
+	create edit
+	next   func(*rand.Rand) edit
+	// rest is how long nothing changes before the next edit, at least restTime: longer than the timers of the workload.
+	rest time.Duration
+}
+
+// generators are the kinds of scripts. The kind follows from the seed, so that each one has the same share.
+var generators = []struct {
+	name     string
+	generate func(*rand.Rand) workload
+}{
+	{"Deployment", deployment}, {"StatefulSet", statefulSet}, {"DaemonSet", daemonSet}, {"Job", job},
+	{"Deployment with timers", timedDeployment}, {"StatefulSet with timers", timedStatefulSet},
+	{"DaemonSet with timers", timedDaemonSet}, {"Job with timers or policies", timedJob},
+	{"StatefulSet with claims", statefulSetWithClaims}, {"ReplicationController", replicationController},
+	{"CronJob", cronJob}, {"ResourceQuota", rejectedWorkload},
+}
+
+// script returns the edits of a seed, of which the first creates the workload, and for how long nothing changes before
+// the next one.
+func script(seed uint64) ([]edit, time.Duration) {
 	r := rand.New(rand.NewPCG(seed, 0))
-	generators := []func(*rand.Rand) (edit, func(*rand.Rand) edit){deployment, statefulSet, daemonSet, job}
-	first, next := generators[seed%uint64(len(generators))](r)
-	edits := []edit{first}
+	w := generators[seed%uint64(len(generators))].generate(r)
+	edits := []edit{w.create}
 	for range 3 + r.IntN(3) {
-		edits = append(edits, next(r))
+		edits = append(edits, w.next(r))
 	}
-	return edits
+	return edits, max(w.rest, restTime)
 }
 
 func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
@@ -54,6 +75,9 @@ func servingImage(r *rand.Rand) string {
 	return pick(r, imageServe, imageServe2, imageServe3, imageServe, imageServe2, imageBroken)
 }
 
+// workingImage returns the image of a pod that becomes ready.
+func workingImage(r *rand.Rand) string { return pick(r, imageServe, imageServe2, imageServe3) }
+
 // deletePod deletes a pod of the namespace. Pods are ordered by revision, index and then name, so that both control
 // planes delete pods of the same kind.
 func deletePod(r *rand.Rand) edit {
@@ -76,13 +100,4 @@ func rank(p *corev1.Pod) []string {
 	}
 	return []string{p.Labels["pod-template-hash"], p.Labels["controller-revision-hash"],
 		p.Annotations["batch.kubernetes.io/job-completion-index"], string(p.Status.Phase), node, p.Name}
-}
-
-// deleteWorkload deletes the workload with a propagation policy.
-func deleteWorkload(r *rand.Rand, remove func(context.Context, *plane, string, metav1.DeleteOptions) error) edit {
-	policy := pick(r, metav1.DeletePropagationBackground, metav1.DeletePropagationForeground,
-		metav1.DeletePropagationOrphan)
-	return edit{"delete with policy " + string(policy), func(ctx context.Context, p *plane, namespace string) error {
-		return remove(ctx, p, namespace, metav1.DeleteOptions{PropagationPolicy: &policy})
-	}}
 }
