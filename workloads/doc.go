@@ -14,8 +14,8 @@
 //     is created twice when a watch is late;
 //   - applies Writes in order. Neighboring writes of the same verb and type are independent of each other and may run
 //     concurrently;
-//   - ends at the first error, calls Decide again with the error as WriteError, and uses only the status and the events
-//     of that decision; then it retries with back-off;
+//   - ends at the first error, calls Decide again with the error as WriteError, and uses only the status, the events
+//     and the wake time of that decision; then it retries with back-off, and at the wake time at the latest;
 //   - retries without a WriteError if a write fails because the observation is outdated: the decided or the written
 //     object has changed or is gone, or an unobserved object has the name of the one to create;
 //   - limits how many objects one sync creates and deletes, and decides again instead of writing more;

@@ -21,7 +21,8 @@ const (
 // controller processes the keys of a rate-limited work queue. A key is never processed by two
 // workers at once. A key added during its sync is processed again.
 type controller struct {
-	// sync reconciles one key. If requeueAfter > 0, the key is queued again after that time.
+	// sync reconciles one key. If requeueAfter > 0, the key is queued again after that time, and with an error at that
+	// time at the latest.
 	sync func(ctx context.Context, key string) (requeueAfter time.Duration, err error)
 	// prepare, if set, runs before the workers and is retried until it succeeds.
 	prepare func(ctx context.Context) error
@@ -159,9 +160,9 @@ func (c *controller) processNextItem(ctx context.Context) bool {
 			c.log.Warn("sync failed; retrying", "key", key, "err", err)
 		}
 		c.queue.AddRateLimited(key)
-		return true
+	default:
+		c.queue.Forget(key)
 	}
-	c.queue.Forget(key)
 	if requeueAfter > 0 {
 		c.queue.AddAfter(key, requeueAfter)
 	}

@@ -258,20 +258,26 @@ func (r *reconciler[O, S]) reconcile(ctx context.Context, x *execution, obj O) (
 	case errors.Is(err, errOutdated):
 		return 0, x.outdated(err)
 	case err != nil:
-		return 0, r.fail(ctx, x, obj, err)
+		return r.fail(ctx, x, obj, err)
 	}
 	if err := r.finish(ctx, x, obj, decision); err != nil {
 		return 0, err
 	}
-	if decision.Wake.IsZero() {
-		return 0, nil
-	}
-	return max(time.Until(decision.Wake), time.Millisecond), nil
+	return untilWake(decision.Wake), nil
 }
 
-// fail writes the status that follows from a failed write, and returns the error for the retry. If other writes of
-// the sync are not observed yet, the next sync writes that status.
-func (r *reconciler[O, S]) fail(ctx context.Context, x *execution, obj O, err error) error {
+// untilWake returns how long a key waits until the wake time of a decision, or 0 if there is none.
+func untilWake(wake time.Time) time.Duration {
+	if wake.IsZero() {
+		return 0
+	}
+	return max(time.Until(wake), time.Millisecond)
+}
+
+// fail writes the status that follows from a failed write, and returns the error for the retry and when to decide at
+// the latest, for example because of a deadline. If other writes of the sync are not observed yet, the next sync writes
+// that status.
+func (r *reconciler[O, S]) fail(ctx context.Context, x *execution, obj O, err error) (again time.Duration, _ error) {
 	failed := (*workloads.WriteError)(nil)
 	switch {
 	case !errors.As(err, &failed) || ctx.Err() != nil:
@@ -280,9 +286,11 @@ func (r *reconciler[O, S]) fail(ctx context.Context, x *execution, obj O, err er
 			r.expectations.keepFailure(x.key, obj.GetUID(), failed)
 			break
 		}
-		err = errors.Join(err, r.finish(ctx, x, obj, r.decide(obj, time.Now(), failed)))
+		decision := r.decide(obj, time.Now(), failed)
+		err = errors.Join(err, r.finish(ctx, x, obj, decision))
+		again = untilWake(decision.Wake)
 	}
-	return fmt.Errorf("sync %s: %w", r.workload.kind.Kind, err)
+	return again, fmt.Errorf("sync %s: %w", r.workload.kind.Kind, err)
 }
 
 // finish writes the status of a decision and records its events.
