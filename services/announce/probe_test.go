@@ -68,7 +68,7 @@ func TestForeignHostHasAddress(t *testing.T) {
 	for _, vip := range []string{vip4, vip6} {
 		node, _, took := l.answering(answerTimeout, vip, anyNode)
 		t.Logf("%s announces %s %s after the host gave it up", node.name, vip, took)
-		if took > conflictRetry+failoverBound {
+		if took > conflictRetry+failoverBound() {
 			t.Errorf("%s: only after %s", vip, took)
 		}
 		if _, found := node.a.Conflict(netip.MustParseAddr(vip)); found || node.reported.count(vip, false, true) != 1 {

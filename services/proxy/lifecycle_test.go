@@ -249,7 +249,14 @@ func TestRepair(t *testing.T) {
 			}
 		}
 	}
-	check(t, w.pods[0], "tcp", "", "10.43.0.1:80", "pod2 10.1.0.11|other 10.1.0.11")
+	// The last repair may not be complete: a chain is not counted as a difference.
+	var got string
+	for deadline := time.Now().Add(answerTimeout); !strings.HasSuffix(got, " 10.1.0.11"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("got %q from the Service, want an answer of an endpoint", got)
+		}
+		got = w.pods[0].askWithin("tcp", "", "10.43.0.1:80", answerTimeout)
+	}
 }
 
 // TestForeignTables: tables of others are neither changed nor in the way.
