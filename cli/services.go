@@ -92,7 +92,8 @@ func writeServices(out, notes io.Writer, list nodeapi.NodeServices) error {
 			}
 		}
 		rows = append(rows, []string{
-			s.Namespace, s.Name, s.Type, orNone(strings.Join(s.ClusterIPs, ",")), orNone(strings.Join(s.ExternalIPs, ",")),
+			s.Namespace, s.Name, s.Type, orNone(strings.Join(s.ClusterIPs, ",")),
+			orNone(strings.Join(s.ExternalIPs, ",")),
 			orNone(strings.Join(ports, ",")), fmt.Sprintf("%d of %d", used, total),
 		})
 	}

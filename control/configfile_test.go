@@ -24,7 +24,8 @@ func TestConfigFileFlagsTakePrecedence(t *testing.T) {
 	f, err := ReadConfigFile(
 		file(
 			t,
-			configHeader+"bindAddress: 10.0.0.1\nsecurePort: 443\ndataDir: /data\ntlsSANs: [a, b]\ncontrollers: [scheduler]\n"+
+			configHeader+"bindAddress: 10.0.0.1\nsecurePort: 443\ndataDir: /data\n"+
+				"tlsSANs: [a, b]\ncontrollers: [scheduler]\n"+
 				"podRanges: [10.1.0.0/16]\nnodeMonitorGracePeriod: 1m\n"+
 				"serviceAccountExtendTokenExpiration: false\netcd: {servers: [\"https://e:2379\"], caFile: /ca}\n",
 		),

@@ -46,7 +46,10 @@ func TestGarbageCollectorSharesInformers(t *testing.T) {
 	runServer(t, []string{"*", "-" + controllers.GarbageCollector}, func(ctx context.Context, s *control.Server) {
 		started := func() bool { // the other controllers start one by one
 			without := s.Informers.WaitForCacheSync(ctx.Done())
-			maps.DeleteFunc(with, func(informer reflect.Type, _ bool) bool { _, used := without[informer]; return used })
+			maps.DeleteFunc(with, func(informer reflect.Type, _ bool) bool {
+				_, used := without[informer]
+				return used
+			})
 			return len(with) == 0
 		}
 		for deadline := time.Now().Add(10 * time.Second); !started() && time.Now().Before(deadline); {
@@ -63,7 +66,8 @@ func TestGarbageCollectorSharesInformers(t *testing.T) {
 func waitForCollection(ctx context.Context, client kubernetes.Interface) error {
 	configs := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
 	_, err := configs.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: "orphan", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "x"}},
+		Name:            "orphan",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "x"}},
 	}}, metav1.CreateOptions{})
 	for err == nil {
 		if _, err = configs.Get(ctx, "orphan", metav1.GetOptions{}); err == nil {

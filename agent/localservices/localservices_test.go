@@ -64,7 +64,9 @@ func TestAllocateRequests(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	want := map[services.Name]Problem{
-		name("b"): {"ClusterIPAlreadyAllocated", "spec.clusterIP: 10.96.0.9 is the address of Service default/a", false},
+		name("b"): {
+			"ClusterIPAlreadyAllocated", "spec.clusterIP: 10.96.0.9 is the address of Service default/a", false,
+		},
 		name("c"): {"PortAlreadyAllocated", "spec.ports: node port 30001/TCP is used by Service default/b", false},
 		name("local"): {
 			"ClusterIPNotValid", "spec.clusterIP: 127.0.0.1 cannot be the address of a Service", false,

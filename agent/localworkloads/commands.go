@@ -126,7 +126,8 @@ var errSkipped = errors.New("skipped")
 // Undo restores the pod template of a revision until the file changes, and for a Deployment the annotations of that
 // revision. Revision 0 is the previous one. It returns the restored revision, and whether it was skipped because the
 // current template is already that of the revision.
-func (e *Reconciler) Undo(k source.WorkloadKey, revision int64, now time.Time) (restored int64, skipped bool, err error) {
+func (e *Reconciler) Undo(k source.WorkloadKey, revision int64, now time.Time) (restored int64, skipped bool,
+	err error) {
 	err = e.edit(k, now, func(o, file workloads.Object, overrides map[string]string) error {
 		d, isDeployment := o.(*appsv1.Deployment)
 		if isDeployment && d.Spec.Paused {

@@ -105,7 +105,8 @@ func (w *tokenOptions) create(
 		_, _ = fmt.Fprintf(warn, "berth-control: %s is reachable from this host only; use --server for other hosts\n",
 			server)
 	}
-	_, err = fmt.Fprintf(out, "berth join --server %s --token %s --discovery-token-ca-cert-hash %s\n", server, token.Token(), hash)
+	_, err = fmt.Fprintf(out, "berth join --server %s --token %s --discovery-token-ca-cert-hash %s\n", server,
+		token.Token(), hash)
 	return err
 }
 

@@ -46,7 +46,8 @@ func (b *berth) listServices(_ context.Context, namespace, name string) (nodeapi
 		out.Services = append(out.Services, explain.Service(explain.ServiceState{
 			Service: svc, Slices: endpoints, Explanation: s.proxy.Explain(svc, endpoints), Proxy: out.Proxy,
 			ProxyError: out.ProxyError, EndpointsKnown: endpointsKnown,
-			LoadBalancerProblem: problems[n].Message, AnnouncedBy: s.announcer.AnnouncedBy, AddressHolder: s.addressHolder,
+			LoadBalancerProblem: problems[n].Message, AnnouncedBy: s.announcer.AnnouncedBy,
+			AddressHolder: s.addressHolder,
 		}))
 	}
 	if s.local != nil {

@@ -109,7 +109,8 @@ func (b *berth) newAnnouncer() *announce.Announcer {
 // addressConflict records an event of a Service about another host that has its address.
 func (b *berth) addressConflict(c announce.Conflict) {
 	ref := events.PodRef{
-		Namespace: c.Service.Namespace, Name: c.Service.Name.Name, UID: c.Service.UID, Kind: "Service", APIVersion: "v1",
+		Namespace: c.Service.Namespace, Name: c.Service.Name.Name, UID: c.Service.UID, Kind: "Service",
+		APIVersion: "v1",
 	}
 	if ref.UID == "" { // stored by an earlier release, and the API server has not answered yet
 		ref.UID = types.UID("service-" + c.Service.Name.String())

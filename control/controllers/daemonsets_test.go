@@ -52,11 +52,15 @@ func TestNodeUpdateQueuesAffectedDaemonSets(t *testing.T) {
 		"allocatable": {func(n *corev1.Node) {
 			n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
 		}, ""},
-		"annotation":        {func(n *corev1.Node) { n.Annotations = map[string]string{"a": "b"} }, ""},
-		"label of no set":   {func(n *corev1.Node) { n.Labels = map[string]string{"zone": "a"} }, ""},
-		"label of a set":    {func(n *corev1.Node) { n.Labels = map[string]string{"disk": "fast"} }, "fast"},
-		"taint":             {func(n *corev1.Node) { n.Spec.Taints = taints("k", corev1.TaintEffectNoSchedule) }, "everywhere"},
-		"taint that evicts": {func(n *corev1.Node) { n.Spec.Taints = taints("k", corev1.TaintEffectNoExecute) }, "everywhere"},
+		"annotation":      {func(n *corev1.Node) { n.Annotations = map[string]string{"a": "b"} }, ""},
+		"label of no set": {func(n *corev1.Node) { n.Labels = map[string]string{"zone": "a"} }, ""},
+		"label of a set":  {func(n *corev1.Node) { n.Labels = map[string]string{"disk": "fast"} }, "fast"},
+		"taint": {func(n *corev1.Node) {
+			n.Spec.Taints = taints("k", corev1.TaintEffectNoSchedule)
+		}, "everywhere"},
+		"taint that evicts": {func(n *corev1.Node) {
+			n.Spec.Taints = taints("k", corev1.TaintEffectNoExecute)
+		}, "everywhere"},
 		"cordon": {func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
 			n.Spec.Taints = taints(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)

@@ -113,8 +113,8 @@ func ageRatio(age, youngest time.Duration) (float64, bool) {
 	return float64(age.Milliseconds() / youngest.Milliseconds()), true
 }
 
-// objectGauges are gauges with a value for each object of an informer. A sync that ends after the deletion of its object
-// does not set them. objectGauges are safe for concurrent use.
+// objectGauges are gauges with a value for each object of an informer. A sync that ends after the deletion of its
+// object does not set them. objectGauges are safe for concurrent use.
 type objectGauges[O metav1.Object] struct {
 	informer cache.SharedIndexInformer
 	labels   func(O) []string

@@ -42,7 +42,8 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 	case at.Scheme != "https" || at.Host == "":
 		return nil, fmt.Errorf("--server: %q must be https://HOST:PORT", server)
 	case !strings.HasPrefix(hash, "sha256:") || len(hash) != len("sha256:")+sha256.Size*2:
-		return nil, fmt.Errorf("--discovery-token-ca-cert-hash: must be sha256: and %d hexadecimal digits", sha256.Size*2)
+		return nil, fmt.Errorf("--discovery-token-ca-cert-hash: must be sha256: and %d hexadecimal digits",
+			sha256.Size*2)
 	}
 	hash = strings.ToLower(hash)
 	shown, err := presentedBy(ctx, at)

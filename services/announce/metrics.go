@@ -19,9 +19,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "takeovers_total",
 			Help: "Cumulative number of times that this node began to announce an address."}),
 		conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + "conflicts_total",
-			Help: "Cumulative number of times that another host, which is no node, had an address of a load balancer."}),
+			Help: "Cumulative number of times that a host that is no node had an address of a load balancer."}),
 		blocked: prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "conflicting_addresses",
-			Help: "Number of addresses of load balancers that this node does not announce because another host has them."}),
+			Help: "Number of load balancer addresses that this node does not announce because another host has them."}),
 	}
 	r.MustRegister(m.announced, m.peers, m.takeovers, m.conflicts, m.blocked)
 	return m

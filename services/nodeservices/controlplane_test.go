@@ -34,7 +34,8 @@ func TestControlPlaneChanged(t *testing.T) {
 		want             bool
 	}{
 		{"the same", "auto", "auto", false, server{berth, true, nil}, []server{{berth, true, nil}}, false},
-		{"another version", "auto", "auto", false, server{berth, true, nil}, []server{{"v1.38.0+berth", true, nil}}, false},
+		{"another version", "auto", "auto", false, server{berth, true, nil},
+			[]server{{"v1.38.0+berth", true, nil}}, false},
 		{"addresses published", "auto", "auto", false, server{berth, false, nil}, []server{{berth, true, nil}}, true},
 		{"addresses not published any more", "auto", "auto", false, server{berth, true, nil},
 			[]server{{berth, false, nil}}, true},

@@ -151,7 +151,8 @@ func (s *serviceKills) requireNoFlows(what string, leads func(to netip.Addr, por
 			}
 			for _, f := range flows {
 				to, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
-				if translated := !f.Reverse.SrcIP.Equal(f.Forward.DstIP); translated && leads(to.Unmap(), f.Reverse.SrcPort) {
+				translated := !f.Reverse.SrcIP.Equal(f.Forward.DstIP)
+				if translated && leads(to.Unmap(), f.Reverse.SrcPort) {
 					left = append(left, f.String())
 				}
 			}

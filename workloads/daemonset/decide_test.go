@@ -348,8 +348,9 @@ func TestRevisionWithOtherDataOfSameTemplate(t *testing.T) {
 		w.run()
 		exact := workloadstest.List[*appsv1.ControllerRevision](w.s)[0]
 		other := exact.DeepCopy()
-		other.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: "other", OwnerReferences: exact.OwnerReferences,
-			Labels: map[string]string{"app": setName, appsv1.DefaultDaemonSetUniqueLabelKey: "other"}}
+		other.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: "other",
+			OwnerReferences: exact.OwnerReferences,
+			Labels:          map[string]string{"app": setName, appsv1.DefaultDaemonSetUniqueLabelKey: "other"}}
 		other.Revision, other.Data.Raw = 0, append([]byte(" "), exact.Data.Raw...)
 		w.create(other)
 		pod := workloadstest.List[*corev1.Pod](w.s)[0]
@@ -361,7 +362,8 @@ func TestRevisionWithOtherDataOfSameTemplate(t *testing.T) {
 		w.run()
 		after := workloadstest.List[*corev1.Pod](w.s)
 		if len(after) != 1 || after[0].UID != pod.UID ||
-			after[0].Labels[appsv1.DefaultDaemonSetUniqueLabelKey] != exact.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] {
+			after[0].Labels[appsv1.DefaultDaemonSetUniqueLabelKey] !=
+				exact.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] {
 			t.Errorf("%s: the pod was replaced or has another hash than that of the exact revision", name)
 		}
 		if n := len(workloadstest.List[*appsv1.ControllerRevision](w.s)); n == 1 != live {
