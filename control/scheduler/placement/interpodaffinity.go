@@ -17,14 +17,18 @@ type affinityCounts struct {
 	affinity             map[topologyPair]int
 	antiAffinity         map[topologyPair]int // pods that match an anti-affinity term of the scheduled pod
 	existingAntiAffinity map[topologyPair]int // pods with an anti-affinity term that matches the scheduled pod
+	// skipped: neither the scheduled pod nor a pod on a node has a term that matters. As in upstream, whose plugin is
+	// skipped then, those of nominated pods do not matter either.
+	skipped bool
 }
 
 func (c *affinityCounts) clone() affinityCounts {
-	return affinityCounts{maps.Clone(c.affinity), maps.Clone(c.antiAffinity), maps.Clone(c.existingAntiAffinity)}
+	return affinityCounts{maps.Clone(c.affinity), maps.Clone(c.antiAffinity), maps.Clone(c.existingAntiAffinity),
+		c.skipped}
 }
 
 func (a *attempt) countAffinity() affinityCounts {
-	c := affinityCounts{map[topologyPair]int{}, map[topologyPair]int{}, map[topologyPair]int{}}
+	c := affinityCounts{map[topologyPair]int{}, map[topologyPair]int{}, map[topologyPair]int{}, false}
 	hasTerms := len(a.terms.affinity)+len(a.terms.antiAffinity) > 0
 	for _, name := range a.cluster.names {
 		node := a.cluster.nodes[name]
@@ -36,12 +40,16 @@ func (a *attempt) countAffinity() affinityCounts {
 			c.count(a, node, other, 1)
 		}
 	}
+	c.skipped = !hasTerms && len(c.existingAntiAffinity) == 0
 	return c
 }
 
 // count adds (by > 0) or removes (by < 0) a pod on a node. Domains without pods are not in the
 // maps.
 func (c *affinityCounts) count(a *attempt, node *nodeInfo, other *podInfo, by int) {
+	if c.skipped {
+		return
+	}
 	names := a.cluster.namespaces
 	if matchesAll(a.terms.affinity, other.pod, names) {
 		for _, t := range a.terms.affinity {

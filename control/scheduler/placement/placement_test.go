@@ -2,6 +2,8 @@ package placement
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -376,6 +378,26 @@ func TestNominatedPodReservesResources(t *testing.T) {
 	c.RemovePod("first")
 	if got := c.Schedule(withPriority(t, "second", 9, cpu1, ""), Related{}); got.Node != "n1" {
 		t.Errorf("the resources are still reserved: %s", got.Message())
+	}
+}
+
+// TestAntiAffinityOfNominatedPod: as in upstream, the anti-affinity of a nominated pod matters only beside the
+// anti-affinity of a pod on a node, or of the scheduled pod.
+func TestAntiAffinityOfNominatedPod(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, nodeAny, nodeAny)
+	alone := "{metadata: {labels: {app: web}}, spec: {affinity: {podAntiAffinity: {" +
+		"requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, " +
+		"labelSelector: {matchLabels: {app: web}}}]}}}}"
+	web := "{metadata: {labels: {app: web}}}"
+	c.Nominate("first", podOf(t, "first", alone), "n1")
+	feasible := func() []string { return slices.Sorted(maps.Keys(c.Scores(podOf(t, "second", web), Related{}))) }
+	if got := feasible(); !slices.Equal(got, []string{"n1", "n2"}) {
+		t.Errorf("feasible: %v, want both nodes", got)
+	}
+	c.AddPod(onNode(podOf(t, "third", alone), "n2"))
+	if got := feasible(); len(got) > 0 {
+		t.Errorf("feasible beside a pod with anti-affinity: %v, want none", got)
 	}
 }
 
