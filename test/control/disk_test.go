@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
@@ -43,8 +45,17 @@ func mountDisk(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
+		// A process that another test has forked holds all open files until it executes its program.
+		err := wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, time.Minute, true,
+			func(context.Context) (bool, error) {
+				err := unix.Unmount(dir, 0)
+				if errors.Is(err, unix.EBUSY) {
+					return false, nil
+				}
+				return err == nil, err
+			})
+		if err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
 		}
 	})
 	return dir
