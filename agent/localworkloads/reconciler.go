@@ -266,11 +266,16 @@ func (e *Reconciler) sync(k key, now time.Time) {
 		e.wakeAt(k, now.Add(min(time.Second<<min(e.retries[k], 8), maxFailureDelay)))
 		e.Log.Warn("workload write failed", "kind", k.kind, "namespace", k.namespace, "name", k.name, "err", failed)
 		if current := e.store.get(k); current != nil {
-			e.writeStatus(e.decide(current, now, failed))
+			e.finish(k, current, e.decide(current, now, failed))
 		}
 		return
 	}
 	delete(e.retries, k)
+	e.finish(k, o, d)
+}
+
+// finish stores the status of a decision, records its events and notes when it wants to decide again.
+func (e *Reconciler) finish(k key, o workloads.Object, d outcome) {
 	e.writeStatus(d)
 	for _, event := range d.events {
 		e.record(o, event, "")
