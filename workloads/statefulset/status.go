@@ -23,9 +23,7 @@ func (d *decision) status(pods []*corev1.Pod, observed *appsv1.StatefulSetStatus
 		d.count(status, p)
 	}
 	status.CurrentReplicas -= d.updated
-	// Only a rolling update has an end at which the current revision changes.
-	if n := replicas(d.Set); d.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType &&
-		status.UpdatedReplicas == n && status.ReadyReplicas == n && status.Replicas == n {
+	if n := replicas(d.Set); status.UpdatedReplicas == n && status.ReadyReplicas == n && status.Replicas == n {
 		status.CurrentReplicas, status.CurrentRevision = status.UpdatedReplicas, status.UpdateRevision
 	}
 	if apiequality.Semantic.DeepEqual(*status, d.Set.Status) {
