@@ -124,6 +124,8 @@ func (d *decision) adjustClaims(ordinal int, pod *corev1.Pod, desired bool) {
 		changed.OwnerReferences = refs
 		d.claims[c.Name] = changed
 		d.writes = append(d.writes, workloads.Write{Verb: workloads.Update, Object: changed,
+			Success: workloads.Event{Type: corev1.EventTypeNormal, Reason: "SuccessfulUpdate",
+				Message: fmt.Sprintf("update Claim %s Pod %s in StatefulSet %s success", c.Name, pod.Name, d.Set.Name)},
 			Failure: workloads.Event{Type: corev1.EventTypeWarning, Reason: "FailedUpdate",
 				Message: fmt.Sprintf("update Claim %s for Pod %s in StatefulSet %s failed error: %%s",
 					c.Name, pod.Name, d.Set.Name)}})

@@ -107,7 +107,8 @@ func normalizeObject(kind string, obj runtime.Object, names map[string]string) (
 }
 
 // ignoredEvent reports whether obj is an event that is not compared: of a scheduler, an agent or the binder of claims,
-// or that a CronJob has a Job it did not create, which its controller notices only while the Job runs.
+// that a CronJob has a Job it did not create, which its controller notices only while the Job runs, or of the update of
+// a claim: berth creates a claim with its owner, upstream adds the owner in a second request.
 func ignoredEvent(obj any) bool {
 	event, is := obj.(*corev1.Event)
 	if !is {
@@ -117,7 +118,8 @@ func ignoredEvent(obj any) bool {
 	case "Pod", "PersistentVolumeClaim":
 		return true
 	}
-	return event.Reason == "UnexpectedJob"
+	isUpdate := event.Reason == "SuccessfulUpdate" || event.Reason == "FailedUpdate"
+	return event.Reason == "UnexpectedJob" || event.InvolvedObject.Kind == "StatefulSet" && isUpdate
 }
 
 // normalizeClaim removes what the controllers of storage write, which only one side has.

@@ -40,6 +40,8 @@ func rejectedWorkload(r *rand.Rand) workload {
 		}), quotaRest}
 	case 1:
 		object := newStatefulSet(r)
+		// Which of the pods of a parallel set are rejected depends on the order of concurrent requests.
+		object.Spec.PodManagementPolicy = appsv1.OrderedReadyPodManagement
 		object.Spec.Replicas = &replicas
 		setImage(&object.Spec.Template, workingImage(r))
 		w = workload{statefulSets.create(object, object.Spec), scale(func(n int32) edit {
