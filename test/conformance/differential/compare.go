@@ -16,6 +16,7 @@ import (
 var (
 	timePattern     = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
 	nodePattern     = regexp.MustCompile(`"node-\d"`)
+	failedPattern   = regexp.MustCompile(`for pod ([a-z0-9-]+)/[a-z0-9-]+ failed`)
 	rejectedPattern = regexp.MustCompile(`pods \\"[a-z0-9-]+\\" is forbidden`)
 
 	uidPattern = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
@@ -101,7 +102,8 @@ func normalizeObject(kind string, obj runtime.Object, names map[string]string) (
 	// A DaemonSet's controller may choose any of the nodes for the next update.
 	line = nodePattern.ReplaceAllString(line, `"NODE"`)
 	line = uidPattern.ReplaceAllString(line, "UID")
-	// The message of a rejected pod has its generated name.
+	// The messages of a rejected and of a failed pod have its generated name.
+	line = failedPattern.ReplaceAllString(line, "for pod $1/POD failed")
 	line = rejectedPattern.ReplaceAllString(line, `pods \"POD\" is forbidden`)
 	return kind + " " + line, nil
 }

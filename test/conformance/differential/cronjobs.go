@@ -23,7 +23,8 @@ func cronJob(r *rand.Rand) workload {
 		Schedule: pick(r, everyMinute, everyMinute, yearly), TimeZone: new("Etc/UTC"), Suspend: new(r.IntN(4) == 0),
 		ConcurrencyPolicy: pick(r, batchv1.AllowConcurrent, batchv1.ForbidConcurrent,
 			batchv1.ReplaceConcurrent),
-		SuccessfulJobsHistoryLimit: new(int32(r.IntN(3))), FailedJobsHistoryLimit: new(int32(r.IntN(3))),
+		// With a limit of 0, it depends on the time of a sync whether the event SawCompletedJob or MissingJob appears.
+		SuccessfulJobsHistoryLimit: new(int32(1 + r.IntN(2))), FailedJobsHistoryLimit: new(int32(1 + r.IntN(2))),
 		JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{BackoffLimit: new(int32(0)),
 			Template: jobTemplate(pick(r, imageSucceed, imageSucceed, imageFail, imageServe))}}}}
 	manual := 0
