@@ -29,7 +29,7 @@ func cronJob(r *rand.Rand) workload {
 			Template: jobTemplate(pick(r, imageSucceed, imageSucceed, imageFail, imageServe))}}}}
 	manual := 0
 	return workload{early(cronJobs.create(object, object.Spec)), func(r *rand.Rand) edit {
-		suspend, limit, schedule := r.IntN(2) == 0, int32(r.IntN(3)), pick(r, everyMinute, yearly)
+		suspend, limit, schedule := r.IntN(2) == 0, int32(1+r.IntN(2)), pick(r, everyMinute, yearly)
 		switch r.IntN(12) {
 		case 0, 1, 2:
 			return nextMinute()
