@@ -18,7 +18,7 @@ type container struct {
 	// outputs returns the pipes that a process has as its outputs and that the container's shim reads,
 	// without those of init.
 	outputs func(pid int) []string
-	// unread returns the pipes that a process has as its two outputs, if nobody reads them: the shim
+	// unread returns the pipes that a process has as its two outputs, if no process reads them: the shim
 	// closes its ends when the runtime deletes an interrupted command.
 	unread func(pid int) []string
 	// pipes returns all pipes that a process has open.
@@ -49,7 +49,7 @@ func orphanedSessions(init int, n record, users userExecs) []int {
 // orphans decides which sessions a command has left. It is a pure function of its arguments. One of
 // the processes of such a session started after the request, cannot be that of a user exec, and has
 // an output pipe that was created since the request: no older process has it, and no running command.
-// The shim reads this pipe, or both outputs of the process are pipes that nobody reads.
+// The shim reads this pipe, or both outputs of the process are pipes without a reader.
 func orphans(c container, n record, users userExecs) (sessions []int) {
 	from := n.RequestedAt - 2*tick
 	var candidates []process

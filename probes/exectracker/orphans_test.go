@@ -211,11 +211,11 @@ func TestOrphans(t *testing.T) {
 		"a pipe that the shim does not read": {
 			members: []process{{pid: 5, session: 4, started: late}}, pipes: map[int][]string{5: {internal}},
 		},
-		"two pipes that nobody reads": {
+		"two pipes without a reader": {
 			members: []process{{pid: 5, session: 4, started: late}}, unread: map[int][]string{5: {pipe, internal}},
 			want: []int{4},
 		},
-		"two pipes that nobody reads, one of them of an older process": {
+		"two pipes without a reader, one of them of an older process": {
 			members: []process{{pid: 3, session: 3, started: 2 * time.Second}, {pid: 5, session: 4, started: late}},
 			unread:  map[int][]string{5: {pipe, internal}}, pipes: map[int][]string{3: {pipe}},
 		},

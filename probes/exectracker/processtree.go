@@ -164,7 +164,7 @@ func outputsOf(init, pid int) (pipes []string) {
 }
 
 // unreadOutputs returns the pipes that a process has as its two outputs, if they are not those of init and
-// not among the given pipes, which somebody reads. Otherwise it returns none.
+// not among the given pipes, which have a reader. Otherwise it returns none.
 func unreadOutputs(init, pid int, readers func() []string) (pipes []string) {
 	for _, fd := range []string{"fd/1", "fd/2"} {
 		link, err := os.Readlink(procPath(pid, fd))

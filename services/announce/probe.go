@@ -98,7 +98,7 @@ func (s *segment) passLevels(now time.Time) {
 	s.decideAt = now
 }
 
-// publishProbes tells the readers which addresses are probed.
+// publishProbes publishes the set of addresses that are being probed to concurrent readers.
 func (s *segment) publishProbes() {
 	set := make(map[netip.Addr]struct{}, len(s.probes))
 	for a := range s.probes {

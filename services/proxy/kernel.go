@@ -230,6 +230,18 @@ func (k *kernel) setNode(node *ruleset.Node) error {
 	return k.socket.commit(b)
 }
 
+// missingTargets counts the targets whose chains have no rules. load has noted the chains that have some.
+func (k *kernel) missingTargets(s *ruleset.State) (n int) {
+	for i, f := range families() {
+		for chain := range s.Chains(f.ipv6) {
+			if !k.chains[i][chain] {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // addTargets creates the chains of targets that have none yet.
 func (k *kernel) addTargets(b *batch, s *ruleset.State) error {
 	for i, f := range families() {

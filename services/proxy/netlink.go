@@ -228,6 +228,7 @@ func (b *batch) originalDst(ct *expr.Ct) {
 type socket struct {
 	*nl.NetlinkSocket
 	seq     uint32
+	commits uint32 // successful transactions: each is one generation of the ruleset
 	sndbuf  int
 	receive []byte
 }
@@ -273,7 +274,11 @@ func (s *socket) commit(b *batch) error {
 	if err := unix.Sendto(s.GetFd(), b.buf, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send transaction: %w", err)
 	}
-	return s.answers(s.seq)
+	err := s.answers(s.seq)
+	if err == nil {
+		s.commits++
+	}
+	return err
 }
 
 // answers reads the answers to a transaction, which the kernel has written before the send returned.

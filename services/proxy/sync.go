@@ -23,7 +23,8 @@ type syncer struct {
 	restarted  bool // the tables may be those of an earlier run
 	nextAudit  time.Time
 	nextCheck  time.Time
-	generation uint32
+	generation uint32 // of the ruleset, when the tables were intact
+	commits    uint32 // own transactions until then
 	backoff    time.Duration
 	retryAt    time.Time // not before, after a failure
 }
@@ -104,15 +105,19 @@ func (s *syncer) noteDamage(now time.Time) {
 	if err != nil || n == s.generation {
 		return
 	}
-	s.generation = n
-	if state, err := s.kernel.load(); err != nil || state != tablesIntact {
+	s.generation, s.commits = n, s.kernel.socket.commits
+	if state, err := s.kernel.load(); err != nil || state != tablesIntact || s.kernel.missingTargets(s.state) > 0 {
 		s.opt.Log.Warn("service rules changed by another program; repairing", "err", err)
 		s.full = true
 	}
 }
 
+// noteGeneration notes the generation of the ruleset after changes of this proxy. If other programs have changed
+// something meanwhile, the next check looks at the tables.
 func (s *syncer) noteGeneration() {
-	if n, err := s.kernel.generation(); err == nil {
+	own := s.kernel.socket.commits - s.commits
+	s.commits += own
+	if n, err := s.kernel.generation(); err == nil && n == s.generation+own {
 		s.generation = n
 	}
 }

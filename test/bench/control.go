@@ -31,7 +31,7 @@ import (
 // controlServer is a running berth-control with its default components and its own data directory.
 type controlServer struct {
 	program, port string
-	dir             string
+	dir           string
 
 	cmd    *exec.Cmd
 	client *kubernetes.Clientset
