@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
+	"berth/control/customresources"
 	"berth/control/pki"
 	"berth/control/policyaddresses"
 	"berth/control/registry"
@@ -45,6 +46,7 @@ type Assembly struct {
 	lifetime context.Context //nolint:containedctx // see above
 
 	access          access
+	customResources *customresources.Server
 	policyAddresses *policyaddresses.Publisher // nil: its controller is disabled
 }
 

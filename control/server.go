@@ -175,7 +175,10 @@ func (s *Server) build() error {
 	if err := s.install(s.generic, all); err != nil {
 		return err
 	}
-	serveOpenAPI(s.generic, config, s.Config.OpenAPITTL)
+	if err := s.installCustomResources(config); err != nil {
+		return err
+	}
+	serveOpenAPI(s.generic, config, s.customResources, s.Config.OpenAPITTL)
 	return s.addPolicy()
 }
 

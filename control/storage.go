@@ -78,7 +78,7 @@ func (w *storageFactory) GetRESTOptions(resource schema.GroupResource, _ runtime
 	return options, nil
 }
 
-// newStorage creates the uncached storage of a resource.
+// newStorage creates the uncached storage of a resource, with a watch stream of its own.
 func (w *storageFactory) newStorage(
 	config *storagebackend.ConfigForResource,
 	prefix string,
@@ -89,8 +89,31 @@ func (w *storageFactory) newStorage(
 	_ *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	client, watcher := w.dedicatedWatcher()
+	s, err := w.openStorage(client, config, prefix, newFunc, newListFunc)
+	if err != nil {
+		return nil, nil, errors.Join(err, watcher.Close())
+	}
+	return bookmarkingStorage{s}, sync.OnceFunc(func() {
+		s.Close()
+		_ = watcher.Close() // Open watches end. Nothing is lost.
+	}), nil
+}
+
+// closableStorage is a storage of package etcd3.
+type closableStorage interface {
+	storage.Interface
+	Close()
+}
+
+// openStorage creates the uncached storage of a resource with a client.
+func (w *storageFactory) openStorage(
+	client *etcdclient.Client,
+	config *storagebackend.ConfigForResource,
+	prefix string,
+	newFunc, newListFunc func() runtime.Object,
+) (closableStorage, error) {
 	versioner := storage.APIObjectVersioner{}
-	s, err := etcd3.New(
+	return etcd3.New(
 		client,
 		w.compactor,
 		config.Codec,
@@ -104,13 +127,6 @@ func (w *storageFactory) newStorage(
 		etcd3.NewDefaultDecoder(config.Codec, versioner),
 		versioner,
 	)
-	if err != nil {
-		return nil, nil, errors.Join(err, watcher.Close())
-	}
-	return bookmarkingStorage{s}, sync.OnceFunc(func() {
-		s.Close()
-		_ = watcher.Close() // Open watches end. Nothing is lost.
-	}), nil
 }
 
 // bookmarkingStorage sends bookmarks to watches that allow them, based on etcd's progress

@@ -81,14 +81,14 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
 		Client: as.client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events,
-		Log:          a.Log,
-		ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority,
+		Log: a.Log, ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority,
 		CABundle:               a.Authority.PEM(),
 		NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
 		SigningDuration:        a.ClusterSigningDuration,
 		TokenSigner:            a.secretTokenSigner(),
 		LoadBalancerPool:       a.LoadBalancerPool,
 		APIServerPort:          a.apiServerPort(),
+		CustomResources:        a.customResources,
 		Autoscaling:            autoscalingOf(as),
 	})
 }

@@ -138,7 +138,7 @@ func TestPublisherFollowsCluster(t *testing.T) {
 	}()
 	wait := func(want string) {
 		t.Helper()
-		deadline := time.After(30 * time.Second)
+		deadline := time.After(2 * time.Minute)
 		for {
 			list, err := p.Storage().List(ctx, nil)
 			if err != nil {

@@ -190,7 +190,7 @@ func (w *watcher) run(ctx context.Context, initial []*v1.NetworkPolicyAddresses,
 	for {
 		changes, version, advanced, err := w.j.since(from)
 		if err != nil {
-			if status, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // since wraps nothing
+			if status, ok := err.(apierrors.APIStatus); ok {
 				s := status.Status()
 				w.send(ctx, watch.Event{Type: watch.Error, Object: &s})
 			}

@@ -22,6 +22,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -151,5 +152,6 @@ func DefinitionNamer() *openapi.DefinitionNamer {
 	for _, g := range groups {
 		utilruntime.Must(g.add(s))
 	}
+	utilruntime.Must(apiextensionsv1.AddToScheme(s)) // served by package customresources, with another scheme
 	return openapi.NewDefinitionNamer(s)
 }

@@ -1,6 +1,8 @@
 package addresses
 
 import (
+	"maps"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "berth/services/policy/addresses/v1"
@@ -117,9 +119,7 @@ func (r *Receiver) Replace(list []*v1.NetworkPolicyAddresses) {
 		if all[key] == nil {
 			all[key] = map[types.NamespacedName]*selection.Member{}
 		}
-		for name, m := range fresh.take(o) {
-			all[key][name] = m
-		}
+		maps.Copy(all[key], fresh.take(o))
 	}
 	r.objects, r.owner, r.complete = fresh.objects, fresh.owner, fresh.complete
 	r.to.ReplaceGroups(all)

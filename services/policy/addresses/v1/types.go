@@ -17,9 +17,11 @@ var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}
 
 // NetworkPolicyAddresses has the addresses of some of the pods that peers of NetworkPolicies select.
 // Equal peers of all policies are one group, whose pods are spread over objects with the same group.
+//
+//nolint:recvcheck // as in all API types
 type NetworkPolicyAddresses struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitempty"` //nolint:modernize // as in all API types
 
 	// Group identifies the group by its selectors.
 	Group string `json:"group"`
@@ -47,9 +49,11 @@ type Port struct {
 }
 
 // NetworkPolicyAddressesList is a list of NetworkPolicyAddresses.
+//
+//nolint:recvcheck // as in all API types
 type NetworkPolicyAddressesList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata,omitempty"` //nolint:modernize // as in all API types
 
 	Items []NetworkPolicyAddresses `json:"items"`
 }

@@ -2,7 +2,9 @@ package openapi
 
 import (
 	"maps"
+	"strings"
 
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -10,7 +12,11 @@ import (
 	v1 "berth/services/policy/addresses/v1"
 )
 
-// Definitions returns the generated definitions and those of berth's own API groups.
+// apiextensionsPrefix is the prefix of the definitions of CustomResourceDefinitions.
+const apiextensionsPrefix = "io.k8s.apiextensions-apiserver."
+
+// Definitions returns the generated definitions, those of berth's own API groups, and those of
+// CustomResourceDefinitions.
 func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	text := func(description string) spec.Schema {
 		return spec.Schema{SchemaProps: spec.SchemaProps{Description: description, Type: []string{"string"}}}
@@ -59,5 +65,10 @@ func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 	all[port] = object("Port is a container port with a name.", map[string]spec.Schema{
 		"name": text("Name of the port."), "protocol": text("TCP, UDP or SCTP."), "port": number("Number of the port."),
 	})
+	for name, definition := range apiextensions.GetOpenAPIDefinitions(ref) {
+		if strings.HasPrefix(name, apiextensionsPrefix) {
+			all[name] = definition
+		}
+	}
 	return all
 }
