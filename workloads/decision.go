@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"errors"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,6 +67,10 @@ type Event struct {
 	Reason  string
 	Message string
 }
+
+// ErrTruncated is the error of the first write that one sync has not executed, because the sync has created or deleted
+// as many objects as it may. It is no failure: the next sync continues.
+var ErrTruncated = errors.New("burst limit reached")
 
 // WriteError is the failure of a write.
 type WriteError struct {

@@ -107,7 +107,7 @@ func (s *state) updateActive() {
 		job := s.jobs[i]
 		known[job] = true
 		if end := finished(job); end != "" {
-			s.event(corev1.EventTypeNormal, "SawCompletedJob", "Saw completed job: %s, status: %v", job.Name, end)
+			s.event(corev1.EventTypeNormal, "SawCompletedJob", "Saw completed job: %s, condition: %v", job.Name, end)
 			continue
 		}
 		if ref.UID == "" {
@@ -163,6 +163,10 @@ func (s *state) start() {
 	}
 	at := s.due(times)
 	if at.IsZero() {
+		if s.out.Wake.IsZero() { // such as February 30
+			s.event(corev1.EventTypeWarning, "InvalidSchedule", "invalid schedule: %s : no time matches it",
+				spec.Schedule)
+		}
 		return
 	}
 	if limit := spec.StartingDeadlineSeconds; limit != nil &&

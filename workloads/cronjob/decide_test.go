@@ -59,7 +59,7 @@ func TestDecide(t *testing.T) {
 			"create 12:00, active [12:00(new)], last 12:00, wake 12:10"},
 		"the schedule is invalid":  {edits{scheduled("x")}, nil, "event UnparseableSchedule"},
 		"the schedule has a zone":  {edits{scheduled("TZ=UTC * * * * *")}, nil, "event UnparseableSchedule"},
-		"the schedule never comes": {edits{scheduled("0 0 30 2 *")}, nil, ""},
+		"the schedule never comes": {edits{scheduled("0 0 30 2 *")}, nil, "event InvalidSchedule"},
 		"every hour from the last": {edits{scheduled("@every 1h"), last("11:01")}, nil, "wake 12:01"},
 		"every minute, missed 110": {edits{scheduled("@every 1m"), last("10:10")}, nil,
 			"create 12:00, active [12:00(new)], last 12:00, event TooManyMissedTimes, wake 12:01"},

@@ -43,6 +43,7 @@ type place struct {
 	node      bool // whether the node exists
 	run, stay bool
 	pods      []*corev1.Pod
+	created   bool // whether the decision creates a pod
 }
 
 // decision collects the result.
@@ -147,7 +148,12 @@ func (d *decision) manage() {
 		case p.run && len(p.pods) == 0:
 			d.create(p)
 		case p.stay:
-			d.keepOne(d.deleteTerminated(p))
+			running, waiting := d.deleteTerminated(p)
+			d.keepOne(running)
+			// With maxSurge, a terminating pod is replaced at once, and a failed one when its back-off ends.
+			if len(running) == 0 && p.run && !waiting && d.maxSurge(1) > 0 {
+				d.create(p)
+			}
 		default:
 			for _, pod := range p.pods {
 				d.delete(pod)
@@ -157,13 +163,14 @@ func (d *decision) manage() {
 }
 
 // deleteTerminated deletes the failed and succeeded pods of a place and returns the others that are not terminating.
-func (d *decision) deleteTerminated(p *place) (running []*corev1.Pod) {
+// waiting is true if a failed pod stays until its back-off ends.
+func (d *decision) deleteTerminated(p *place) (running []*corev1.Pod, waiting bool) {
 	for _, pod := range p.pods {
 		switch {
 		case pod.DeletionTimestamp != nil:
 		case pod.Status.Phase == corev1.PodFailed:
 			if at := d.RetryAfter[p.name]; d.Now.Before(at) {
-				d.wake = workloads.Earlier(d.wake, at)
+				d.wake, waiting = workloads.Earlier(d.wake, at), true
 				continue
 			}
 			d.event(corev1.EventTypeWarning, "FailedDaemonPod",
@@ -177,7 +184,7 @@ func (d *decision) deleteTerminated(p *place) (running []*corev1.Pod) {
 			running = append(running, pod)
 		}
 	}
-	return running
+	return running, waiting
 }
 
 func (d *decision) event(kind, reason, format string, pod *corev1.Pod, p *place) {
@@ -185,12 +192,21 @@ func (d *decision) event(kind, reason, format string, pod *corev1.Pod, p *place)
 		Message: fmt.Sprintf(format, pod.Namespace, pod.Name, p.name)})
 }
 
-// keepOne deletes the excess pods of a place: all but the oldest or, with maxSurge, all but one old pod that is ready
-// and one new pod that is not available yet.
+// keepOne deletes the excess pods of a place: all but one or, with maxSurge, all but one old pod that is ready and one
+// new pod that is not available yet. Of several pods, an available one stays, else the oldest.
 func (d *decision) keepOne(running []*corev1.Pod) {
 	if len(running) <= 1 {
 		return
 	}
+	slices.SortStableFunc(running, func(a, b *corev1.Pod) int { // the available ones first
+		switch av, bv := d.available(a), d.available(b); {
+		case av == bv:
+			return 0
+		case av:
+			return -1
+		}
+		return 1
+	})
 	if d.maxSurge(1) == 0 {
 		for _, pod := range running[1:] {
 			d.delete(pod)
@@ -213,8 +229,12 @@ func (d *decision) keepOne(running []*corev1.Pod) {
 	}
 }
 
-// create plans a pod on a node.
+// create plans a pod on a node, at most once per decision.
 func (d *decision) create(p *place) {
+	if p.created {
+		return
+	}
+	p.created = true
 	pod := workloads.PodFromTemplate(d.Set, Kind, &d.Set.Spec.Template)
 	pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = d.hash
 	if g := d.Set.Annotations[appsv1.DeprecatedTemplateGeneration]; g != "" {
@@ -227,7 +247,7 @@ func (d *decision) create(p *place) {
 		Failure: workloads.Event{Type: corev1.EventTypeWarning, Reason: "FailedCreate", Message: "Error creating: %s"}})
 }
 
-// delete plans the deletion of a pod that is not terminating. It does so once.
+// delete plans the deletion of a pod that is not terminating, at most once per decision.
 func (d *decision) delete(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil || d.deleted[pod.UID] {
 		return

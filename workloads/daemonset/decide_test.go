@@ -228,6 +228,80 @@ func TestExcludedNodesDoNotCountAsUnavailable(t *testing.T) {
 	w.check("pods", w.pods(), "n1:b n3:b")
 }
 
+// TestSurgeReplacesTerminatingPod: a node has no pod while a deleted one terminates, unless maxSurge allows a second
+// one.
+func TestSurgeReplacesTerminatingPod(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  func(*appsv1.DaemonSet)
+		want string
+	}{"surge": {surging, "n0:a! n0:a-"}, "no surge": {nil, "n0:a-"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, fixedRand(), 1, c.set)
+			w.run()
+			pod, _ := workloadstest.Get[*corev1.Pod](w.s, namespace, w.podOn("n0"))
+			if err := w.s.Delete(pod); err != nil {
+				t.Fatal(err)
+			}
+			w.syncUntilQuiet()
+			got := strings.Fields(w.pods())
+			slices.Sort(got)
+			w.check("pods", strings.Join(got, " "), c.want)
+		})
+	}
+}
+
+// TestSurgeKeepsBackOffOfFailedPods: a failed pod that waits for its back-off gets no replacement.
+func TestSurgeKeepsBackOffOfFailedPods(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fixedRand(), 1, surging)
+	w.run()
+	w.retryAfter["n0"] = w.s.Now.Add(time.Minute)
+	failed := w.podOn("n0")
+	w.editPod(failed, func(p *corev1.Pod) { p.Status.Phase, p.Status.Conditions = corev1.PodFailed, nil })
+	w.syncUntilQuiet()
+	w.check("pods in the back-off", w.pods(), "n0:a!")
+	w.s.Now = w.retryAfter["n0"]
+	w.syncUntilQuiet()
+	w.check("pods after it", w.pods(), "n0:a!")
+	if w.podOn("n0") == failed {
+		t.Error("the failed pod is still there")
+	}
+}
+
+// TestSurgeKeepsPodsOfTaintedNodes: a pod that may stay on a node where no new one may run is deleted when as many pods
+// are available as are desired, or when it is not available.
+func TestSurgeKeepsPodsOfTaintedNodes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		left, other bool // whether the pods of the two nodes are ready
+		first       string
+	}{
+		"more are available":  {true, true, "n0:a- n1:a n1:b!"},
+		"no other one":        {true, false, "n0:a n1:a!- n1:b!"},
+		"it is not available": {false, true, "n0:a!- n1:a n1:b!"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, fixedRand(), 2, surging)
+			w.run()
+			w.editNode("n0", func(n *corev1.Node) {
+				n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+			})
+			w.setReady(w.podOn("n0"), c.left)
+			w.setReady(w.podOn("n1"), c.other)
+			w.setImage("b")
+			w.syncUntilQuiet()
+			got := strings.Fields(w.pods())
+			slices.Sort(got)
+			w.check("pods", strings.Join(got, " "), c.first)
+			w.run()
+			w.check("pods in the end", w.pods(), "n1:b")
+		})
+	}
+}
+
 func TestSurgeWaitsForMinReadySeconds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fixedRand(), 1, func(set *appsv1.DaemonSet) {

@@ -1,6 +1,8 @@
 package daemonset
 
 import (
+	"cmp"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -83,28 +85,43 @@ func (d *decision) replace(budget int) {
 	}
 }
 
-// surge creates a pod beside one of another revision, and deletes the old pod when the new one is available.
+// surge creates a pod beside one of another revision, and deletes the old pod when the new one is available. A node
+// that should no longer run a pod keeps its old one until as many pods are available as are desired.
 func (d *decision) surge(budget int) {
 	var candidates []*place
+	var leaving []*corev1.Pod
+	available := 0
 	for _, p := range d.places {
 		updated, old, ok := d.podsOf(p)
-		switch {
-		case !ok:
+		if !ok {
 			budget--
+			continue
+		}
+		if counted := cmp.Or(old, updated); counted != nil && p.node && d.available(counted) {
+			available++
+		}
+		switch {
 		case old == nil:
+		case updated == nil && !p.run:
+			switch {
+			case !p.node: // the pod garbage collector deletes the pod
+			case d.available(old):
+				leaving = append(leaving, old)
+			default:
+				d.delete(old)
+			}
 		case updated == nil && !d.available(old):
-			if p.run {
-				d.create(p)
-			}
+			d.create(p)
 		case updated == nil:
-			if p.run {
-				candidates = append(candidates, p)
-			}
+			candidates = append(candidates, p)
 		case d.available(updated):
 			d.delete(old)
 		default:
 			budget--
 		}
+	}
+	for _, pod := range leaving[:max(0, min(available-d.desired(), len(leaving)))] {
+		d.delete(pod)
 	}
 	for _, p := range candidates[:max(0, min(budget, len(candidates)))] {
 		d.create(p)

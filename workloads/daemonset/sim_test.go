@@ -305,11 +305,14 @@ func (m *sim) settle() {
 
 func (m *sim) checkStable() {
 	set := m.set()
+	rolls := set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType
 	desired, updated, placed := 0, 0, map[string]int{}
 	for _, p := range workloadstest.List[*corev1.Pod](m.s) {
 		placed[NodeOf(p)]++
 		if p.Spec.Containers[0].Image == "last" {
 			updated++
+		} else if rolls {
+			m.violated("D6", "pod %s is not updated: %s", p.Name, m.pods())
 		}
 	}
 	for _, n := range workloadstest.List[*corev1.Node](m.s) {
@@ -325,7 +328,6 @@ func (m *sim) checkStable() {
 		s.ObservedGeneration != set.Generation {
 		m.violated("D6", "status %s with %d nodes", summary(s), desired)
 	}
-	rolls := set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType
 	if rolls && (updated < desired || int(s.UpdatedNumberScheduled) != desired) {
 		m.violated("D6", "pods %s are not updated, status %s", m.pods(), summary(s))
 	}

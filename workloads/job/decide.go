@@ -20,7 +20,10 @@ type Input struct {
 	Now time.Time
 	Job *batchv1.Job
 	// Pods are the pods of the namespace that the Job controls or that have no controller.
-	Pods       []*corev1.Pod
+	Pods []*corev1.Pod
+	// Backoff is what NextBackoff returned for the last status that was written. Nil: unknown, after a start of the
+	// controller.
+	Backoff    *Backoff
 	WriteError *workloads.WriteError // the failure of a write of the last decision
 }
 
@@ -100,7 +103,7 @@ type state struct {
 	uncounted                      map[types.UID]bool
 	succeeded, failures            int     // known to the status or new
 	completed, completedBefore     indexes // only Indexed: all, and those known to the status
-	failedIndexes                  indexes // only with backoffLimitPerIndex
+	failedIndexes, failedBefore    indexes // only with backoffLimitPerIndex
 	delayed                        map[int]*corev1.Pod
 	completions                    int
 	suspended, perIndex, isIndexed bool
@@ -121,8 +124,12 @@ func newState(in Input) *state {
 
 // byIndex sorts pods by index and name, so that decisions do not depend on the order of observation.
 func byIndex(pods []*corev1.Pod) {
+	indexes := make(map[*corev1.Pod]int, len(pods))
+	for _, p := range pods {
+		indexes[p] = completionIndex(p)
+	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(completionIndex(a), completionIndex(b)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(indexes[a], indexes[b]), cmp.Compare(a.Name, b.Name))
 	})
 }
 
@@ -130,9 +137,7 @@ func byIndex(pods []*corev1.Pod) {
 func (s *state) observe() {
 	byIndex(s.owned)
 	u := s.status.UncountedTerminatedPods
-	for _, uid := range slices.Concat(u.Succeeded, u.Failed) {
-		s.uncounted[uid] = true
-	}
+	s.rememberUncounted()
 	for _, p := range s.owned {
 		switch {
 		case workloads.Active(p):
@@ -143,14 +148,7 @@ func (s *state) observe() {
 		case terminating(p):
 			s.terminatingCount++
 		}
-		if !tracked(p) || s.uncounted[p.UID] || !s.valid(p) {
-			continue
-		}
-		if p.Status.Phase == corev1.PodSucceeded {
-			s.newSucceeded = append(s.newSucceeded, p)
-		} else if failed(s.Job, p) {
-			s.newFailed = append(s.newFailed, p)
-		}
+		s.observeEnd(p)
 	}
 	s.activeCount = len(s.active)
 	s.succeeded = int(s.status.Succeeded) + len(s.newSucceeded) + len(u.Succeeded)
@@ -162,6 +160,24 @@ func (s *state) observe() {
 	}
 	if s.isIndexed {
 		s.observeIndexes()
+	}
+}
+
+func (s *state) rememberUncounted() {
+	u := s.status.UncountedTerminatedPods
+	for _, uid := range slices.Concat(u.Succeeded, u.Failed) {
+		s.uncounted[uid] = true
+	}
+}
+
+// observeEnd notes a pod that has ended and that the status does not know yet.
+func (s *state) observeEnd(p *corev1.Pod) {
+	switch {
+	case !tracked(p) || s.uncounted[p.UID] || !s.valid(p):
+	case p.Status.Phase == corev1.PodSucceeded:
+		s.newSucceeded = append(s.newSucceeded, p)
+	case failed(s.Job, p):
+		s.newFailed = append(s.newFailed, p)
 	}
 }
 
@@ -185,12 +201,16 @@ func (s *state) observeIndexes() {
 			dead = append(dead, completionIndex(p))
 		}
 	}
-	s.completed = s.completedBefore.union(indexesOf(done...))
+	if s.perIndex {
+		s.failedBefore = parseIndexes(ptr.Deref(s.status.FailedIndexes, ""), s.completions).without(s.completedBefore)
+	}
+	// An index of which one pod has succeeded and another one has failed is what the status knows first.
+	s.completed = s.completedBefore.union(indexesOf(done...).without(s.failedBefore))
 	s.succeeded = s.completed.total()
 	if !s.perIndex {
 		return
 	}
-	s.failedIndexes = parseIndexes(ptr.Deref(s.status.FailedIndexes, ""), s.completions).union(indexesOf(dead...))
+	s.failedIndexes = s.failedBefore.union(indexesOf(dead...).without(s.completed))
 	s.delayed = s.delayedPods(s.completed.union(s.failedIndexes).union(indexesOf(live...)))
 }
 

@@ -24,10 +24,19 @@
 //   - J6: A finished Job creates and deletes no pods and changes no status.
 //   - J7: All active pods have the finalizer, except for those about to be deleted.
 //   - J8: Rejected creations and deletions of pods stop neither the counting of finished pods nor the deadline.
+//   - J9: After a failure, no pod is created before the back-off ends, even if the failed pod is gone.
 //
 // # Differences from upstream
 //
 // Upstream keeps the number of consecutive failures for the back-off in memory and loses it at a restart. This package
-// derives it from the pods that still exist. An active pod without the finalizer gets it again; upstream does not
-// count such a pod.
+// derives it from the existing pods then. An active pod without the finalizer gets it again; upstream does not count
+// such a pod.
+//
+// Upstream repeats a status that the API rejects in these cases:
+//
+//   - A suspended Job ends. Here it gets a start time.
+//   - Two pods of an index end differently, and the index has a back-off limit. Here it is completed or failed by what
+//     the status knows first.
+//   - Completions become fewer together with parallelism, which then changes alone. Here status.succeeded does not
+//     decrease before both are equal.
 package job

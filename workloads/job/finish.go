@@ -7,6 +7,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"berth/workloads"
 )
@@ -125,6 +126,10 @@ func (s *state) completeStatus(target *batchv1.JobCondition) {
 	if s.activeCount+s.terminatingCount+len(u.Succeeded)+len(u.Failed) > 0 || slices.ContainsFunc(s.owned, tracked) {
 		return
 	}
+	// The API requires a start time if there was work. A suspended Job has none.
+	if s.status.StartTime == nil && !ptr.Equal(s.Job.Spec.Completions, new(int32(0))) {
+		s.status.StartTime = &metav1.Time{Time: s.Now}
+	}
 	if target.Type == batchv1.JobFailureTarget {
 		s.setCondition(batchv1.JobFailed, corev1.ConditionTrue, target.Reason, target.Message)
 		s.event(corev1.EventTypeWarning, target.Reason, target.Message)
@@ -132,6 +137,9 @@ func (s *state) completeStatus(target *batchv1.JobCondition) {
 	}
 	s.setCondition(batchv1.JobComplete, corev1.ConditionTrue, target.Reason, target.Message)
 	s.status.CompletionTime = &metav1.Time{Time: s.Now}
+	if start := s.status.StartTime; s.status.CompletionTime.Before(start) {
+		s.status.CompletionTime = start.DeepCopy() // the clock was set back
+	}
 	if s.Job.Spec.Completions != nil && int(s.status.Succeeded) > s.completions {
 		s.event(corev1.EventTypeWarning, "TooManySucceededPods",
 			"Too many succeeded pods running after completion count reached")
@@ -174,4 +182,25 @@ func condition(list []batchv1.JobCondition, t batchv1.JobConditionType) *batchv1
 		}
 	}
 	return nil
+}
+
+// DecideTTL deletes a finished Job, and with it its pods, ttlSecondsAfterFinished after its end. Before that, it
+// returns when the time comes. It is the decision of upstream's TTL-after-finished controller, which acts on Jobs of
+// other controllers too.
+func DecideTTL(now time.Time, job *batchv1.Job) workloads.Decision[batchv1.JobStatus] {
+	var out workloads.Decision[batchv1.JobStatus]
+	end, finished := Finished(job)
+	ttl := job.Spec.TTLSecondsAfterFinished
+	if !finished || ttl == nil || job.DeletionTimestamp != nil {
+		return out
+	}
+	at := end.LastTransitionTime.Add(time.Duration(*ttl) * time.Second)
+	if now.Before(at) {
+		out.Wake = at
+		return out
+	}
+	out.Writes = []workloads.Write{{
+		Verb: workloads.Delete, Object: job, Propagation: metav1.DeletePropagationForeground,
+	}}
+	return out
 }

@@ -61,6 +61,29 @@ func (s indexes) normalized() indexes {
 	return out
 }
 
+// without returns the indexes that the other set does not have.
+func (s indexes) without(other indexes) (out indexes) {
+	next := 0
+	for _, x := range s {
+		for next < len(other) && other[next].last < x.first {
+			next++
+		}
+		for _, y := range other[next:] {
+			if y.first > x.last {
+				break
+			}
+			if x.first < y.first {
+				out = append(out, span{x.first, y.first - 1})
+			}
+			x.first = y.last + 1
+		}
+		if x.first <= x.last {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
 func (s indexes) total() (n int) {
 	for _, x := range s {
 		n += x.last - x.first + 1

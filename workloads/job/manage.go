@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -130,7 +131,8 @@ func (s *state) create(n int) {
 		}
 	}
 	if !s.perIndex {
-		if end := s.backoffEnd(); s.Now.Before(end) {
+		b := s.backoff()
+		if end := backoffEnd(b.Failures, b.LastFailure); s.Now.Before(end) {
 			s.wake(end)
 			return
 		}
@@ -172,21 +174,6 @@ func (s *state) pendingIndexes(n int) []int {
 	return s.completed.union(s.failedIndexes).union(indexesOf(busy...)).missing(s.completions, n)
 }
 
-// backoffEnd returns until when no pod is created because pods have failed.
-func (s *state) backoffEnd() time.Time {
-	var succeeded, failing []*corev1.Pod
-	for _, p := range s.owned {
-		switch {
-		case !s.valid(p) || p.DeletionTimestamp != nil && !tracked(p):
-		case p.Status.Phase == corev1.PodSucceeded:
-			succeeded = append(succeeded, p)
-		case failed(s.Job, p):
-			failing = append(failing, p)
-		}
-	}
-	return backoffEnd(consecutiveFailures(succeeded, failing))
-}
-
 func (s *state) wake(at time.Time) { s.out.Wake = workloads.Earlier(s.out.Wake, at) }
 
 // startTime sets when the Job started. A suspended Job has no start time.
@@ -205,7 +192,9 @@ func (s *state) suspension() {
 		}
 		return
 	}
-	if s.setCondition("Suspended", corev1.ConditionFalse, "JobResumed", "Job resumed") {
+	c := condition(s.status.Conditions, batchv1.JobSuspended)
+	resumed := c != nil && c.Status == corev1.ConditionTrue
+	if s.setCondition("Suspended", corev1.ConditionFalse, "JobResumed", "Job resumed") && resumed {
 		s.event(corev1.EventTypeNormal, "Resumed", "Job resumed")
 		s.status.StartTime = &metav1.Time{Time: s.Now}
 	}

@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
 
@@ -58,6 +59,11 @@ func TestIndexes(t *testing.T) {
 	}
 	if got := set.missing(3, 9); !slices.Equal(got, []int{0, 2}) {
 		t.Errorf("missing below 3: %v", got)
+	}
+	for other, want := range map[string]string{"": "1,3-5", "0-9": "", "4": "1,3,5", "1,5-7": "3,4", "0,2,6": "1,3-5"} {
+		if got := set.without(parseIndexes(other, 10)).String(); got != want {
+			t.Errorf("without %q: %q, want %q", other, got, want)
+		}
 	}
 	if !set.has(4) || set.has(2) || set.total() != 4 || set.common(indexesOf(0, 1, 5, 6)) != 2 {
 		t.Errorf("set %v", set)
@@ -217,5 +223,80 @@ func TestDecideOrphan(t *testing.T) {
 		if got := DecideOrphan(c.pod, c.job); (len(got) == 1) != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// TestSidecarFinishesLast: the back-off begins when the last container finishes, which is a sidecar.
+func TestSidecarFinishesLast(t *testing.T) {
+	t.Parallel()
+	ended := func(name string, after time.Duration) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(testNow.Add(after))}}}
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{InitContainers: []corev1.Container{
+		{Name: "init"}, {Name: "sidecar", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)},
+	}}, Status: corev1.PodStatus{
+		InitContainerStatuses: []corev1.ContainerStatus{ended("init", time.Minute), ended("sidecar", 30*time.Second)},
+		ContainerStatuses:     []corev1.ContainerStatus{ended("main", 0)},
+	}}
+	if got := finishTime(pod).Sub(testNow); got != 30*time.Second {
+		t.Errorf("finished after %s", got)
+	}
+	pod.Status.InitContainerStatuses[1].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	if got := containersFinished(pod); !got.IsZero() {
+		t.Errorf("finished at %s while the sidecar runs", got)
+	}
+}
+
+// TestBackoffIsKept: the back-off of a failed pod holds after the pod is gone, grows with each failure and ends with a
+// success.
+func TestBackoffIsKept(t *testing.T) {
+	t.Parallel()
+	job := testJob(started)
+	end := func(uid types.UID, phase corev1.PodPhase, at time.Duration) *corev1.Pod {
+		p := testPod(string(uid))
+		p.UID, p.Status.Phase = uid, phase
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(testNow.Add(at))}}}}
+		return p
+	}
+	next := func(before *Backoff, pods ...*corev1.Pod) *Backoff {
+		return new(NextBackoff(Input{Now: testNow, Job: job, Pods: pods, Backoff: before}))
+	}
+	check := func(what string, got *Backoff, want Backoff) {
+		t.Helper()
+		if *got != want {
+			t.Errorf("%s: got %+v, want %+v", what, *got, want)
+		}
+	}
+	b := next(nil, end("a", corev1.PodFailed, 0))
+	check("first failure", b, Backoff{1, testNow})
+	b = next(b)
+	check("pod gone", b, Backoff{1, testNow})
+	if d := Decide(Input{Now: testNow, Job: job, Backoff: b}); len(d.Writes) > 0 ||
+		!d.Wake.Equal(testNow.Add(minBackoff)) {
+		t.Errorf("got writes %v, wake %v", d.Writes, d.Wake)
+	}
+	b = next(b, end("b", corev1.PodFailed, 12*time.Second))
+	check("second failure", b, Backoff{2, testNow.Add(12 * time.Second)})
+	b = next(b, end("c", corev1.PodSucceeded, 40*time.Second))
+	check("success", b, Backoff{})
+	b = next(b, end("d", corev1.PodFailed, 50*time.Second), end("e", corev1.PodSucceeded, 45*time.Second))
+	check("a failure after a success", b, Backoff{1, testNow.Add(50 * time.Second)})
+	b = next(b, end("e", corev1.PodSucceeded, 45*time.Second))
+	check("the success again", b, Backoff{1, testNow.Add(50 * time.Second)})
+	check("unknown", next(nil), Backoff{})
+}
+
+// TestStartTimeStaysWithoutSuspension: a condition that another controller has worded differently does not start the
+// Job again.
+func TestStartTimeStaysWithoutSuspension(t *testing.T) {
+	t.Parallel()
+	job := testJob(started)
+	job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: corev1.ConditionFalse,
+		Reason: "Queue", Message: "admitted"}}
+	d := Decide(Input{Now: testNow, Job: job, Pods: []*corev1.Pod{testPod("a")}})
+	if d.Status == nil || !d.Status.StartTime.Equal(job.Status.StartTime) || len(d.Events) > 0 {
+		t.Errorf("got status %+v, events %v", d.Status, d.Events)
 	}
 }

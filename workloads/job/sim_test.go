@@ -10,6 +10,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,6 +54,12 @@ type world struct {
 	counted map[types.UID]string // the list of the status in which the pod was
 	pods    map[types.UID]*history
 	done    map[int]bool // indexes that have succeeded
+
+	// backoff and nextBackoff are what the controller keeps in memory, until it is killed.
+	backoff, nextBackoff *Backoff
+	// lastFailure is when the last pod failed that was counted as failed since the controller was killed. Zero: none
+	// did. lastSuccess is when the last pod succeeded, counted or not.
+	lastFailure, lastSuccess time.Time
 }
 
 // history is what happened to one pod.
@@ -60,6 +67,7 @@ type history struct {
 	index            int
 	phase            corev1.PodPhase // the terminal phase that it reached with the finalizer
 	ignored, deleted bool
+	endedAt          time.Time // when it was deleted or finished, whichever came first
 }
 
 func newWorld(t *testing.T, rng *rand.Rand) *world {
@@ -80,7 +88,13 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 		t.Fatal(err)
 	}
 	w.executor = workloadstest.NewExecutor(w.server, rng)
-	w.executor.Kill = func() bool { return !w.calm && rng.IntN(25) == 0 }
+	w.executor.Kill = func() bool {
+		killed := !w.calm && rng.IntN(25) == 0
+		if killed {
+			w.backoff, w.nextBackoff, w.lastFailure = nil, nil, time.Time{}
+		}
+		return killed
+	}
 	return w
 }
 
@@ -150,8 +164,10 @@ func (w *world) job() *batchv1.Job {
 func (w *world) sync() time.Time {
 	wake, err := workloadstest.Sync(w.executor, "ns", "j",
 		func(job *batchv1.Job, failed *workloads.WriteError) workloads.Decision[batchv1.JobStatus] {
-			out := Decide(Input{Now: w.server.Now, Job: job, WriteError: failed,
-				Pods: workloadstest.ObservedList[*corev1.Pod](w.executor.View)})
+			in := Input{Now: w.server.Now, Job: job, WriteError: failed, Backoff: w.backoff,
+				Pods: workloadstest.ObservedList[*corev1.Pod](w.executor.View)}
+			out := Decide(in)
+			w.nextBackoff = new(NextBackoff(in))
 			w.check(job, out)
 			return out
 		})
@@ -288,7 +304,8 @@ func (w *world) checkCounted() {
 		return
 	}
 	for uid, h := range w.pods {
-		isKnown := w.counted[uid] != "" || h.ignored && h.phase == corev1.PodFailed || completed.has(h.index)
+		isKnown := w.counted[uid] != "" || h.ignored && h.phase == corev1.PodFailed ||
+			completed.has(h.index) || h.phase == corev1.PodSucceeded && ended(&st).has(h.index)
 		if h.phase != "" && !isKnown {
 			w.t.Errorf("J8: pod %s (%s, index %d) not counted", uid, h.phase, h.index)
 		}
@@ -359,6 +376,9 @@ func (w *world) observePod(uid types.UID, before, after *corev1.Pod) {
 	}
 	if after != nil && tracked(after) && h.phase == "" && workloads.Terminated(after) {
 		h.phase = after.Status.Phase
+		if h.phase == corev1.PodSucceeded {
+			w.lastSuccess = w.server.Now
+		}
 		h.ignored = !matchFailurePolicy(w.job().Spec.PodFailurePolicy, after).counted()
 		// A deleted pod counts as failed and is replaced, also if it succeeds in the end.
 		replaced := h.deleted && !replacesOnlyFailed(w.job()) || w.counted[uid] != ""
@@ -367,6 +387,9 @@ func (w *world) observePod(uid types.UID, before, after *corev1.Pod) {
 		}
 	}
 	h.deleted = h.deleted || after != nil && after.DeletionTimestamp != nil
+	if h.endedAt.IsZero() && (h.deleted || h.phase != "") {
+		h.endedAt = w.server.Now
+	}
 	if tracked(before) && (after == nil || !tracked(after)) && workloads.Terminated(before) {
 		w.checkKnown(before, h)
 	}
@@ -378,11 +401,16 @@ func (w *world) checkKnown(p *corev1.Pod, h *history) {
 	known := w.counted[p.UID] != "" || h.ignored && h.phase == corev1.PodFailed ||
 		condition(st.Conditions, batchv1.JobSuccessCriteriaMet) != nil
 	if h.index != noIndex && h.phase == corev1.PodSucceeded {
-		known = known || parseIndexes(st.CompletedIndexes, 100).has(h.index)
+		known = known || ended(&st).has(h.index)
 	}
 	if !known {
 		w.t.Errorf("J4: finalizer of pod %s (%s) removed before the status knows it", p.Name, h.phase)
 	}
+}
+
+// ended returns the indexes that have succeeded or failed.
+func ended(st *batchv1.JobStatus) indexes {
+	return parseIndexes(st.CompletedIndexes, 100).union(parseIndexes(ptr.Deref(st.FailedIndexes, ""), 100))
 }
 
 func (w *world) observeJob(before, after *batchv1.Job) {
@@ -397,7 +425,13 @@ func (w *world) observeJob(before, after *batchv1.Job) {
 				w.t.Errorf("J3: pod %s counted as %s and as %s", uid, w.counted[uid], list)
 			}
 			w.counted[uid] = list
+			if list == "failed" && w.pods[uid].endedAt.After(w.lastFailure) && w.nextBackoff != nil {
+				w.lastFailure = w.pods[uid].endedAt
+			}
 		}
+	}
+	if !equality.Semantic.DeepEqual(before.Status, after.Status) && w.nextBackoff != nil {
+		w.backoff = w.nextBackoff
 	}
 	_, was := Finished(before)
 	if _, is := Finished(after); is && !was {
@@ -443,6 +477,10 @@ func (w *world) check(job *batchv1.Job, d workloads.Decision[batchv1.JobStatus])
 	if limit := int(*job.Spec.Parallelism); creates > 0 && active+creates > limit {
 		w.t.Errorf("J1: %d active pods and %d new ones, parallelism %d", active, creates, limit)
 	}
+	if job.Spec.BackoffLimitPerIndex == nil && creates > 0 && w.lastFailure.After(w.lastSuccess) &&
+		w.server.Now.Before(w.lastFailure.Add(minBackoff-time.Second)) {
+		w.t.Errorf("J9: a pod is created %s after a failure", w.server.Now.Sub(w.lastFailure))
+	}
 	if *job.Spec.Suspend && creates > 0 {
 		w.t.Error("J1: a suspended job creates pods")
 	}
@@ -466,7 +504,7 @@ func (w *world) checkEnd() {
 		w.t.Errorf("J3: succeeded %d, counted %d", st.Succeeded, numbers["succeeded"])
 	}
 	met := condition(st.Conditions, batchv1.JobSuccessCriteriaMet) != nil
-	completed := parseIndexes(st.CompletedIndexes, 100)
+	known := ended(&st)
 	for uid, h := range w.pods {
 		list := w.counted[uid]
 		isIndex := h.index != noIndex
@@ -475,7 +513,7 @@ func (w *world) checkEnd() {
 			w.t.Errorf("J3: pod %s (%q) counted as succeeded", uid, h.phase)
 		case list == "failed" && h.phase != corev1.PodFailed && !h.deleted:
 			w.t.Errorf("J3: pod %s (%q) counted as failed", uid, h.phase)
-		case h.phase == corev1.PodSucceeded && list == "" && !met && !(isIndex && completed.has(h.index)),
+		case h.phase == corev1.PodSucceeded && list == "" && !met && !(isIndex && known.has(h.index)),
 			h.phase == corev1.PodFailed && list == "" && !h.ignored && !met:
 			w.t.Errorf("J3: pod %s (%s, index %s) not counted", uid, h.phase, strconv.Itoa(h.index))
 		}

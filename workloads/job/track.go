@@ -4,6 +4,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"berth/workloads"
 )
@@ -48,6 +49,10 @@ func (s *state) track(target *batchv1.JobCondition) {
 	}
 	s.status.CompletedIndexes = s.completed.String()
 	s.status.Succeeded = int32(s.completed.total())
+	if !ptr.Equal(s.Job.Spec.Completions, s.Job.Spec.Parallelism) {
+		// The API allows a lower number only while both are equal, as they are when completions become fewer.
+		s.status.Succeeded = max(s.status.Succeeded, s.Job.Status.Succeeded)
+	}
 	s.status.FailedIndexes = nil
 	if s.perIndex {
 		text := s.failedIndexes.String()
@@ -68,7 +73,8 @@ func (s *state) step(p *corev1.Pod, target *batchv1.JobCondition) step {
 		return keep
 	case s.uncounted[p.UID]:
 		return release
-	case succeeded && !s.valid(p), succeeded && s.isIndexed && s.completedBefore.has(index):
+	case succeeded && !s.valid(p),
+		succeeded && s.isIndexed && (s.completedBefore.has(index) || s.failedBefore.has(index)):
 		return release
 	case succeeded:
 		return countSucceeded

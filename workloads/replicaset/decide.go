@@ -1,6 +1,7 @@
 package replicaset
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -48,7 +49,11 @@ func decide(in Input, kind metav1.TypeMeta) (out decision) {
 			return out
 		}
 		status, _ := status(in, owned, terminating)
-		setFailure(&status, in, len(owned))
+		if errors.Is(failed, workloads.ErrTruncated) { // all writes before it have succeeded
+			status.Conditions = withoutFailure(status.Conditions)
+		} else {
+			setFailure(&status, in, len(owned))
+		}
 		return decision{Status: &status}
 	}
 	if out.Writes = claims; len(claims) == 0 && in.Set.DeletionTimestamp == nil {

@@ -217,6 +217,22 @@ func TestFailedWriteSetsCondition(t *testing.T) {
 	}
 }
 
+// TestTruncatedSyncSetsStatus: the status after the writes of one sync counts the observed pods and has no failure.
+func TestTruncatedSyncSetsStatus(t *testing.T) {
+	t.Parallel()
+	set := newSet(5000)
+	set.Status.Conditions = []appsv1.ReplicaSetCondition{{Type: appsv1.ReplicaSetReplicaFailure}}
+	d := Decide(Input{
+		Now: now, Set: set, Pods: []*corev1.Pod{runningPod("a", own)}, WriteError: &workloads.WriteError{
+			Write: workloads.Write{Verb: workloads.Create}, Err: workloads.ErrTruncated,
+		},
+	})
+	if len(d.Writes) > 0 || d.Status == nil || counts(d.Status) != "1 1 1 1 0" ||
+		d.Status.ObservedGeneration != set.Generation || len(d.Status.Conditions) > 0 {
+		t.Errorf("got %d writes and status %+v", len(d.Writes), d.Status)
+	}
+}
+
 // TestControllerStatus converts all fields and conditions in both directions.
 func TestControllerStatus(t *testing.T) {
 	t.Parallel()

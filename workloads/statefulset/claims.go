@@ -105,16 +105,26 @@ func (d *decision) claimsOf(ordinal int) (out []*corev1.PersistentVolumeClaim) {
 }
 
 // adjustClaims gives the claims of a pod the owners that the retention policy demands: the set while the ordinal is
-// desired, the pod when it is scaled down. References of other owners stay.
+// desired, the pod when it is scaled down. References of other owners stay. A claim of a former set or pod of the same
+// name stays as it is: the garbage collector deletes it.
 func (d *decision) adjustClaims(ordinal int, pod *corev1.Pod, desired bool) {
 	for _, c := range d.claimsOf(ordinal) {
 		if c.DeletionTimestamp != nil {
 			continue
 		}
+		former, conflict := d.ownedByFormer(c, pod), d.hasConflictingOwner(c, pod)
+		if conflict {
+			d.events = append(d.events, workloads.Event{Type: corev1.EventTypeWarning, Reason: "ConflictingController",
+				Message: fmt.Sprintf("PersistentVolumeClaim %s has an owner reference of another controller, "+
+					"the retention policy is ignored for this claim", c.Name)})
+		}
+		if former {
+			continue
+		}
 		refs := slices.DeleteFunc(slices.Clone(c.OwnerReferences), func(ref metav1.OwnerReference) bool {
 			return refersTo(ref, Kind, d.Set.Name) || refersTo(ref, podKind, pod.Name)
 		})
-		if !d.ownedByOther(c, pod) {
+		if !conflict {
 			refs = append(refs, d.claimOwner(pod, desired)...)
 		}
 		if apiequality.Semantic.DeepEqual(refs, c.OwnerReferences) {
@@ -145,21 +155,24 @@ func (d *decision) claimOwner(pod *corev1.Pod, desired bool) []metav1.OwnerRefer
 	return nil
 }
 
-// ownedByOther reports whether the retention policy deletes claims, but this one has another controller or belongs to
-// a former set or pod of the same name.
-func (d *decision) ownedByOther(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) bool {
+// ownedByFormer reports whether a claim belongs to a former set or pod of the same name.
+func (d *decision) ownedByFormer(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(c.OwnerReferences, func(ref metav1.OwnerReference) bool {
+		return refersTo(ref, Kind, d.Set.Name) && ref.UID != d.Set.UID ||
+			refersTo(ref, podKind, pod.Name) && ref.UID != pod.UID
+	})
+}
+
+// hasConflictingOwner reports whether the retention policy deletes claims, but this one has another controller or
+// belongs to a former set or pod.
+func (d *decision) hasConflictingOwner(c *corev1.PersistentVolumeClaim, pod *corev1.Pod) bool {
 	const retain = appsv1.RetainPersistentVolumeClaimRetentionPolicyType
 	if p := policy(d.Set); p.WhenScaled == retain && p.WhenDeleted == retain {
 		return false
 	}
-	return slices.ContainsFunc(c.OwnerReferences, func(ref metav1.OwnerReference) bool {
-		switch {
-		case refersTo(ref, Kind, d.Set.Name):
-			return ref.UID != d.Set.UID
-		case refersTo(ref, podKind, pod.Name):
-			return ref.UID != pod.UID
-		}
-		return ref.Controller != nil && *ref.Controller
+	return d.ownedByFormer(c, pod) || slices.ContainsFunc(c.OwnerReferences, func(ref metav1.OwnerReference) bool {
+		return ref.Controller != nil && *ref.Controller && !refersTo(ref, Kind, d.Set.Name) &&
+			!refersTo(ref, podKind, pod.Name)
 	})
 }
 

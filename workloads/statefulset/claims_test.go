@@ -171,4 +171,37 @@ func TestClaimsOfOthersAreNotOwned(t *testing.T) {
 	w.setReady("web-0", true)
 	w.syncUntilQuiet()
 	w.check("claims", w.claims(), "data-web-0/ConfigMap")
+	if got := w.eventReasons(); !strings.Contains(got, "ConflictingController") {
+		t.Errorf("got events %q", got)
+	}
+}
+
+// TestClaimsOfFormerSetAreLeftToGarbageCollector: a set that is deleted and created again must not take over the claims
+// that its retention policy deletes.
+func TestClaimsOfFormerSetAreLeftToGarbageCollector(t *testing.T) {
+	t.Parallel()
+	for _, whenDeleted := range []appsv1.PersistentVolumeClaimRetentionPolicyType{retain, remove} {
+		for _, whenScaled := range []appsv1.PersistentVolumeClaimRetentionPolicyType{retain, remove} {
+			for kind, ref := range map[string]metav1.OwnerReference{
+				"set": {APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "former", Controller: new(true)},
+				"pod": {APIVersion: "v1", Kind: "Pod", Name: "web-0", UID: "former", Controller: new(true)},
+			} {
+				t.Run(fmt.Sprint(whenDeleted, whenScaled, " ", kind), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(t, fixedRand(), newSet(1, "a", withRetention(whenDeleted, whenScaled)))
+					w.run()
+					if err := workloadstest.Edit(w.s, namespace, "data-web-0", func(c *corev1.PersistentVolumeClaim) {
+						c.OwnerReferences = []metav1.OwnerReference{ref}
+					}); err != nil {
+						t.Fatal(err)
+					}
+					w.syncUntilQuiet()
+					c, _ := workloadstest.Get[*corev1.PersistentVolumeClaim](w.s, namespace, "data-web-0")
+					if len(c.OwnerReferences) != 1 || c.OwnerReferences[0].UID != "former" {
+						t.Errorf("got owners %v", c.OwnerReferences)
+					}
+				})
+			}
+		}
+	}
 }

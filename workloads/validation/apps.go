@@ -36,39 +36,21 @@ func appsRules(kind string) (rules.Rules, bool) {
 			ValidateUpdate: func(k *validator, r, old *appsv1.ReplicaSet) {
 				k.Immutable(spec().Child("selector"), r.Spec.Selector, old.Spec.Selector)
 			},
-			ValidateStatus: func(k *validator, r, _ *appsv1.ReplicaSet) {
-				k.Counts(map[string]int32{"replicas": r.Status.Replicas, "readyReplicas": r.Status.ReadyReplicas,
-					"availableReplicas":    r.Status.AvailableReplicas,
-					"fullyLabeledReplicas": r.Status.FullyLabeledReplicas})
-				k.NotMoreThan("fullyLabeledReplicas", r.Status.FullyLabeledReplicas, "status.replicas",
-					r.Status.Replicas)
-				k.NotMoreThan("readyReplicas", r.Status.ReadyReplicas, "status.replicas", r.Status.Replicas)
-				k.NotMoreThan("availableReplicas", r.Status.AvailableReplicas, "readyReplicas", r.Status.ReadyReplicas)
-			}}.Rules(newValidator), true
+			ValidateStatus: (*validator).replicaSetStatus}.Rules(newValidator), true
 	case "DaemonSet":
 		return definition[*appsv1.DaemonSet]{SetDefaults: defaultDaemonSet, Validate: (*validator).daemonSet,
 			ValidateUpdate: func(k *validator, d, old *appsv1.DaemonSet) {
 				k.Immutable(spec().Child("selector"), d.Spec.Selector, old.Spec.Selector)
 			},
-			ValidateStatus: func(k *validator, d, _ *appsv1.DaemonSet) {
-				s := d.Status
-				k.Counts(
-					map[string]int32{"currentNumberScheduled": s.CurrentNumberScheduled,
-						"numberMisscheduled":     s.NumberMisscheduled,
-						"desiredNumberScheduled": s.DesiredNumberScheduled, "numberReady": s.NumberReady,
-						"updatedNumberScheduled": s.UpdatedNumberScheduled, "numberAvailable": s.NumberAvailable,
-						"numberUnavailable": s.NumberUnavailable},
-				)
-			}}.Rules(newValidator), true
+			ValidateStatus: (*validator).daemonSetStatus}.Rules(newValidator), true
 	case "StatefulSet":
 		return definition[*appsv1.StatefulSet]{
-			SetDefaults:    defaultStatefulSet,
-			Validate:       (*validator).statefulSet,
-			ValidateUpdate: (*validator).statefulSetChange,
-			ValidateStatus: func(k *validator, s, _ *appsv1.StatefulSet) {
-				k.Counts(map[string]int32{"replicas": s.Status.Replicas, "readyReplicas": s.Status.ReadyReplicas,
-					"currentReplicas": s.Status.CurrentReplicas, "updatedReplicas": s.Status.UpdatedReplicas})
-			},
+			ValidateNewName: validation.NameIsDNSLabel, // the pods have it in their hostnames
+			SetDefaults:     defaultStatefulSet,
+			Validate:        (*validator).statefulSet,
+			ValidateCreate:  (*validator).newStatefulSet,
+			ValidateUpdate:  (*validator).statefulSetChange,
+			ValidateStatus:  (*validator).statefulSetStatus,
 		}.Rules(newValidator), true
 	case "ControllerRevision":
 		return definition[*appsv1.ControllerRevision]{
@@ -85,32 +67,41 @@ func appsRules(kind string) (rules.Rules, bool) {
 	return rules.Rules{}, false
 }
 
-// workload validates the selector and the template of a workload.
-func (k *validator) workload(what string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) {
-	at, template := spec().Child("selector"), spec().Child("template")
+// workload validates the selector and the template of a workload. selects and runs are its kind in messages about the
+// selector and the template.
+func (k *validator) workload(selects, runs string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) {
+	k.selectsTemplate(selects, s, t)
+	k.AddAll(podspec.ValidateTemplate(t, spec().Child("template")))
+	k.runsForever(runs, t)
+}
+
+// selectsTemplate validates a selector, which must match the template.
+func (k *validator) selectsTemplate(kind string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) {
+	at := spec().Child("selector")
 	if s == nil {
 		k.Required(at, "")
-	} else {
-		k.Selector(at, s)
-		if len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-			k.Invalid(at, s, "empty selector is invalid for %s", what)
-		}
-		if parsed, err := metav1.LabelSelectorAsSelector(s); err != nil {
-			k.Invalid(at, s, "invalid label selector")
-		} else if !parsed.Empty() && !parsed.Matches(labels.Set(t.Labels)) {
-			k.Invalid(template.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
-		}
+		return
 	}
-	k.AddAll(podspec.ValidateTemplate(t, template))
+	k.Selector(at, s)
+	if len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		k.Invalid(at, s, "empty selector is invalid for %s", kind)
+	}
+	if parsed, err := metav1.LabelSelectorAsSelector(s); err != nil {
+		k.Invalid(at, s, "invalid label selector")
+	} else if !parsed.Empty() && !parsed.Matches(labels.Set(t.Labels)) {
+		k.Invalid(spec().Child("template", "metadata", "labels"), t.Labels,
+			"`selector` does not match template `labels`")
+	}
+}
+
+// runsForever validates that the pods of a template do not end.
+func (k *validator) runsForever(kind string, t *corev1.PodTemplateSpec) {
+	at := spec().Child("template", "spec")
 	if p := t.Spec.RestartPolicy; p != corev1.RestartPolicyAlways {
-		k.Add(
-			field.NotSupported(template.Child("spec", "restartPolicy"), p,
-				[]corev1.RestartPolicy{corev1.RestartPolicyAlways}),
-		)
+		k.Add(field.NotSupported(at.Child("restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
 	if t.Spec.ActiveDeadlineSeconds != nil {
-		k.Forbidden(template.Child("spec", "activeDeadlineSeconds"), "activeDeadlineSeconds in "+what+
-			" is not Supported")
+		k.Forbidden(at.Child("activeDeadlineSeconds"), "activeDeadlineSeconds in "+kind+" is not Supported")
 	}
 }
 
@@ -131,7 +122,7 @@ func defaultDeployment(d *appsv1.Deployment) {
 func (k *validator) deployment(d *appsv1.Deployment) {
 	s := &d.Spec
 	rules.NotNegative(k, spec().Child("replicas"), s.Replicas)
-	k.workload("deployment", s.Selector, &s.Template)
+	k.workload("deployment", "ReplicaSet", s.Selector, &s.Template)
 	at := spec().Child("strategy")
 	switch s.Strategy.Type {
 	case appsv1.RecreateDeploymentStrategyType:
@@ -169,21 +160,10 @@ func (k *validator) rolling(at *field.Path, unavailable, surge *intstr.IntOrStri
 	}
 }
 
-func (k *validator) deploymentStatus(d, _ *appsv1.Deployment) {
-	s := d.Status
-	k.Counts(
-		map[string]int32{"replicas": s.Replicas, "updatedReplicas": s.UpdatedReplicas, "readyReplicas": s.ReadyReplicas,
-			"availableReplicas": s.AvailableReplicas, "unavailableReplicas": s.UnavailableReplicas},
-	)
-	k.NotMoreThan("updatedReplicas", s.UpdatedReplicas, "status.replicas", s.Replicas)
-	k.NotMoreThan("readyReplicas", s.ReadyReplicas, "status.replicas", s.Replicas)
-	k.NotMoreThan("availableReplicas", s.AvailableReplicas, "readyReplicas", s.ReadyReplicas)
-}
-
 func (k *validator) replicaSet(r *appsv1.ReplicaSet) {
 	rules.NotNegative(k, spec().Child("replicas"), r.Spec.Replicas)
 	rules.NotNegative(k, spec().Child("minReadySeconds"), &r.Spec.MinReadySeconds)
-	k.workload("ReplicaSet", r.Spec.Selector, &r.Spec.Template)
+	k.workload("deployment", "ReplicaSet", r.Spec.Selector, &r.Spec.Template)
 }
 
 func defaultDaemonSet(d *appsv1.DaemonSet) {
@@ -199,7 +179,7 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 }
 
 func (k *validator) daemonSet(d *appsv1.DaemonSet) {
-	k.workload("DaemonSet", d.Spec.Selector, &d.Spec.Template)
+	k.workload("daemonset", "DaemonSet", d.Spec.Selector, &d.Spec.Template)
 	if text, set := d.Annotations[appsv1.DeprecatedTemplateGeneration]; set {
 		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
 			k.Invalid(rules.Metadata().Child("annotations").Key(appsv1.DeprecatedTemplateGeneration), text,
@@ -231,122 +211,5 @@ func (k *validator) daemonSet(d *appsv1.DaemonSet) {
 				appsv1.RollingUpdateDaemonSetStrategyType,
 			},
 		))
-	}
-}
-
-func defaultStatefulSet(s *appsv1.StatefulSet) {
-	rules.SetIfZero(&s.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
-	u := &s.Spec.UpdateStrategy
-	if u.Type == "" {
-		u.Type = appsv1.RollingUpdateStatefulSetStrategyType
-		rules.SetIfNil(&u.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
-	}
-	if u.Type == appsv1.RollingUpdateStatefulSetStrategyType && u.RollingUpdate != nil {
-		rules.SetIfNil(&u.RollingUpdate.Partition, 0)
-		rules.SetIfNil(&u.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
-	}
-	rules.SetIfNil(&s.Spec.PersistentVolumeClaimRetentionPolicy,
-		appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
-	rules.SetIfZero(
-		&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted,
-		appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-	)
-	rules.SetIfZero(
-		&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled,
-		appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-	)
-	rules.SetIfNil(&s.Spec.Replicas, 1)
-	rules.SetIfNil(&s.Spec.RevisionHistoryLimit, 10)
-	podspec.SetTemplateDefaults(&s.Spec.Template)
-	for i := range s.Spec.VolumeClaimTemplates {
-		podspec.SetClaimDefaults(&s.Spec.VolumeClaimTemplates[i])
-	}
-}
-
-func (k *validator) statefulSet(s *appsv1.StatefulSet) {
-	rules.OneOf(
-		k,
-		spec().Child("podManagementPolicy"),
-		s.Spec.PodManagementPolicy,
-		appsv1.OrderedReadyPodManagement,
-		appsv1.ParallelPodManagement,
-	)
-	at := spec().Child("updateStrategy")
-	switch u := s.Spec.UpdateStrategy; u.Type {
-	case "":
-		k.Required(at, "")
-	case appsv1.OnDeleteStatefulSetStrategyType:
-		if u.RollingUpdate != nil {
-			k.Invalid(
-				at.Child("rollingUpdate"),
-				u.RollingUpdate,
-				"only allowed for updateStrategy '%s'",
-				appsv1.RollingUpdateStatefulSetStrategyType,
-			)
-		}
-	case appsv1.RollingUpdateStatefulSetStrategyType:
-		if u.RollingUpdate != nil {
-			rules.NotNegative(k, at.Child("rollingUpdate", "partition"), u.RollingUpdate.Partition)
-			k.PodsOrPercent(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
-			k.AtMost100Percent(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
-		}
-	default:
-		k.Invalid(
-			at,
-			u.Type,
-			"must be '%s' or '%s'",
-			appsv1.RollingUpdateStatefulSetStrategyType,
-			appsv1.OnDeleteStatefulSetStrategyType,
-		)
-	}
-	if p := s.Spec.PersistentVolumeClaimRetentionPolicy; p != nil {
-		at := spec().Child("persistentVolumeClaimRetentionPolicy")
-		rules.OneOf(
-			k,
-			at.Child("whenDeleted"),
-			p.WhenDeleted,
-			appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-			appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
-		)
-		rules.OneOf(
-			k,
-			at.Child("whenScaled"),
-			p.WhenScaled,
-			appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
-			appsv1.DeletePersistentVolumeClaimRetentionPolicyType,
-		)
-	}
-	rules.NotNegative(k, spec().Child("replicas"), s.Spec.Replicas)
-	rules.NotNegative(k, spec().Child("minReadySeconds"), &s.Spec.MinReadySeconds)
-	rules.NotNegative(k, spec().Child("revisionHistoryLimit"), s.Spec.RevisionHistoryLimit)
-	if o := s.Spec.Ordinals; o != nil {
-		rules.NotNegative(k, spec().Child("ordinals", "start"), &o.Start)
-	}
-	if n := s.Spec.ServiceName; n != "" {
-		k.InvalidEach(spec().Child("serviceName"), n, validation.NameIsDNSSubdomain(n, false))
-	}
-	// The claim templates become volumes of the pods: validate the template with these volumes.
-	template := s.Spec.Template.DeepCopy()
-	for _, c := range s.Spec.VolumeClaimTemplates {
-		template.Spec.Volumes = append(template.Spec.Volumes,
-			corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}})
-	}
-	k.workload("statefulset", s.Spec.Selector, template)
-}
-
-func (k *validator) statefulSetChange(s, old *appsv1.StatefulSet) {
-	rest := s.Spec.DeepCopy()
-	oldSpec := old.Spec
-	rest.Replicas, rest.Ordinals, rest.Template, rest.UpdateStrategy = oldSpec.Replicas, oldSpec.Ordinals,
-		oldSpec.Template, oldSpec.UpdateStrategy
-	rest.RevisionHistoryLimit, rest.MinReadySeconds = oldSpec.RevisionHistoryLimit, oldSpec.MinReadySeconds
-	rest.PersistentVolumeClaimRetentionPolicy = oldSpec.PersistentVolumeClaimRetentionPolicy
-	if len(podspec.Differences("spec", oldSpec, *rest)) > 0 {
-		k.Forbidden(
-			spec(),
-			"updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "+
-				"'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
-		)
 	}
 }

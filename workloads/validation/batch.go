@@ -5,12 +5,9 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -50,10 +47,7 @@ func batchRules(kind string) (rules.Rules, bool) {
 			Validate:       (*validator).job,
 			ValidateCreate: (*validator).podHostnames,
 			ValidateUpdate: (*validator).jobChange,
-			ValidateStatus: func(k *validator, j, _ *batchv1.Job) {
-				k.Counts(map[string]int32{"active": j.Status.Active, "succeeded": j.Status.Succeeded,
-					"failed": j.Status.Failed})
-			},
+			ValidateStatus: (*validator).jobStatus,
 		}.Rules(newValidator), true
 	case "CronJob":
 		return definition[*batchv1.CronJob]{
@@ -310,38 +304,6 @@ func (k *validator) successPolicy(at *field.Path, list []batchv1.SuccessPolicyRu
 	}
 }
 
-// countIndexes returns how many indexes a list such as "0,2-4" has. The list must be in ascending order.
-func countIndexes(text string, completions int32) (total int32, err error) {
-	if text == "" {
-		return 0, nil
-	}
-	last := -1
-	for interval := range strings.SplitSeq(text, ",") {
-		limits := strings.Split(interval, "-")
-		if len(limits) > 2 {
-			return 0, fmt.Errorf("the fragment %q violates the requirement that an index interval can have at most "+
-				"two parts separated by '-'", interval)
-		}
-		first := last
-		for i, limit := range limits {
-			n, err := strconv.Atoi(limit)
-			switch {
-			case err != nil:
-				return 0, fmt.Errorf("cannot convert string to integer for index: %q", limit)
-			case n >= int(completions):
-				return 0, fmt.Errorf("too large index: %q", limit)
-			case n <= last:
-				return 0, fmt.Errorf("non-increasing order, previous: %d, current: %d", last, n)
-			}
-			if last = n; i == 0 {
-				first = n
-			}
-		}
-		total += int32(last - first + 1)
-	}
-	return total, nil
-}
-
 // failures validates the pod failure policy and the backoff limits.
 func (k *validator) failures(at *field.Path, s *batchv1.JobSpec) {
 	if s.PodFailurePolicy == nil {
@@ -421,33 +383,5 @@ func (k *validator) exitCodes(
 	}
 	if !slices.IsSorted(r.Values) {
 		k.Invalid(values, r.Values, "must be ordered")
-	}
-}
-
-func (k *validator) jobChange(j, old *batchv1.Job) {
-	now, oldSpec := &j.Spec, &old.Spec
-	elastic := oldSpec.CompletionMode != nil && *oldSpec.CompletionMode == batchv1.IndexedCompletion &&
-		now.Completions != nil && now.Parallelism != nil && *now.Completions == *now.Parallelism
-	if !elastic {
-		k.Immutable(spec().Child("completions"), now.Completions, oldSpec.Completions)
-	}
-	k.Immutable(spec().Child("selector"), now.Selector, oldSpec.Selector)
-	k.Immutable(spec().Child("completionMode"), now.CompletionMode, oldSpec.CompletionMode)
-	k.Immutable(spec().Child("podFailurePolicy"), now.PodFailurePolicy, oldSpec.PodFailurePolicy)
-	k.Immutable(spec().Child("backoffLimitPerIndex"), now.BackoffLimitPerIndex, oldSpec.BackoffLimitPerIndex)
-	k.Immutable(spec().Child("managedBy"), now.ManagedBy, oldSpec.ManagedBy)
-	k.Immutable(spec().Child("successPolicy"), now.SuccessPolicy, oldSpec.SuccessPolicy)
-	template := now.Template.DeepCopy()
-	if oldSpec.Suspend != nil && *oldSpec.Suspend && old.Status.StartTime == nil {
-		// A queue controller may change the node placement of a suspended Job that has not started.
-		template.Labels, template.Annotations = oldSpec.Template.Labels, oldSpec.Template.Annotations
-		template.Spec.NodeSelector = oldSpec.Template.Spec.NodeSelector
-		template.Spec.Affinity = oldSpec.Template.Spec.Affinity
-		template.Spec.Tolerations, template.Spec.SchedulingGates = oldSpec.Template.Spec.Tolerations,
-			oldSpec.Template.Spec.SchedulingGates
-	}
-	if !equality.Semantic.DeepEqual(*template, oldSpec.Template) {
-		changed := podspec.Differences("", oldSpec.Template, *template)
-		k.Invalid(spec().Child("template"), strings.Join(changed, ", "), "field is immutable")
 	}
 }

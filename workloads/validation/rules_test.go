@@ -7,6 +7,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -53,6 +55,35 @@ func TestKindsHaveRules(t *testing.T) {
 	}
 }
 
+// TestOldStatefulSetsStayValid checks that a StatefulSet that an older version accepted can be scaled.
+func TestOldStatefulSetsStayValid(t *testing.T) {
+	t.Parallel()
+	r, _ := RulesFor(schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"})
+	set := func(replicas int32, image string) *appsv1.StatefulSet {
+		labels := map[string]string{"app": "db"}
+		s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "a.b", ResourceVersion: "1"}}
+		s.Spec = appsv1.StatefulSetSpec{Replicas: &replicas, ServiceName: "c.d",
+			Selector:             &metav1.LabelSelector{MatchLabels: labels},
+			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}}
+		s.Spec.Template.Labels = labels
+		s.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: image}}
+		r.Default(s)
+		return s
+	}
+	if errs := r.Validate(set(1, "image")); len(errs) == 0 {
+		t.Error("a new set like this is valid")
+	}
+	if errs := r.ValidateUpdate(set(2, "image"), set(1, "image")); len(errs) > 0 {
+		t.Errorf("scaled: %v", errs)
+	}
+	if errs := r.ValidateUpdate(set(1, ""), set(1, "image")); len(errs) == 0 {
+		t.Error("an invalid template replaces a valid one")
+	}
+	if errs := r.ValidateUpdate(set(2, ""), set(1, "")); len(errs) > 0 {
+		t.Errorf("invalid template, scaled: %v", errs)
+	}
+}
+
 // TestOldSchedulesStayValid checks what only an old CronJob may have.
 func TestOldSchedulesStayValid(t *testing.T) {
 	t.Parallel()
@@ -91,5 +122,29 @@ func TestOldSchedulesStayValid(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: errors about %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestOldIndexedJobsStayValid checks that an Indexed Job whose completions an older version has raised beyond valid
+// hostnames can still be changed.
+func TestOldIndexedJobsStayValid(t *testing.T) {
+	t.Parallel()
+	r, _ := RulesFor(schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"})
+	indexed := func(completions, parallelism int32) *batchv1.Job {
+		labels := map[string]string{"a": "b"}
+		j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: strings.Repeat("a", 60),
+			ResourceVersion: "1"}}
+		j.Spec = batchv1.JobSpec{CompletionMode: new(batchv1.IndexedCompletion), Completions: &completions,
+			Parallelism: &parallelism, ManualSelector: new(true), Selector: &metav1.LabelSelector{MatchLabels: labels}}
+		j.Spec.Template.Labels, j.Spec.Template.Spec.RestartPolicy = labels, corev1.RestartPolicyNever
+		j.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: "image"}}
+		r.Default(j)
+		return j
+	}
+	if errs := r.ValidateUpdate(indexed(1000, 5), indexed(1000, 1000)); len(errs) > 0 {
+		t.Errorf("other parallelism: %v", errs)
+	}
+	if errs := r.ValidateUpdate(indexed(1000, 1000), indexed(50, 50)); len(errs) == 0 {
+		t.Error("the completions are raised beyond valid hostnames")
 	}
 }

@@ -7,5 +7,6 @@
 // from the seed that RunSeeds hands to the test and prints if the test fails.
 //
 // The server checks what the real one checks and controllers depend on: names, UIDs, resource versions, generations,
-// graceful deletion and finalizers. Kinds are distinguished by their Go types. Nothing here is safe for concurrent use.
+// graceful deletion, finalizers, and the status that a decision writes. Kinds are distinguished by their Go types.
+// Nothing here is safe for concurrent use.
 package workloadstest

@@ -34,7 +34,7 @@ func NewExecutor(s *Server, rng *rand.Rand) *Executor {
 //
 // Writes that may run concurrently are applied in random order, and after an error a random number of those that were
 // started with the failed one is still applied. A status of its own that was written before does not have to be
-// observed: a status write with an old version fails with a conflict.
+// observed: a status write with an old version fails with a conflict. Sync panics if the API would reject the status.
 func Sync[T workloads.Object, S any](e *Executor, namespace, name string,
 	decide func(T, *workloads.WriteError) workloads.Decision[S]) (wake time.Time, err error) {
 	e.View.fulfill()
@@ -64,6 +64,7 @@ func Sync[T workloads.Object, S any](e *Executor, namespace, name string,
 		field(next, "Status").Set(reflect.ValueOf(decision.Status).Elem())
 		next.SetAnnotations(withAnnotations(next.GetAnnotations(), decision.Annotations))
 		next.SetResourceVersion(writer.version)
+		e.Server.checkStatus(next)
 		err = e.Server.UpdateStatus(next)
 	}
 	for _, event := range decision.Events {
