@@ -73,7 +73,7 @@ func (c Columns) Table(obj runtime.Object, now time.Time, headers bool) (*metav1
 
 // columnsByKind holds the columns of all kinds.
 var columnsByKind = merge(coreKinds, storageKinds, deviceKinds, workloadKinds, accessKinds,
-	networkingKinds, otherKinds)
+	networkingKinds, smallGroupKinds)
 
 func merge(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
 	out := map[schema.GroupKind]Columns{}

@@ -21,7 +21,7 @@ func RulesFor(kind schema.GroupKind, compile ExpressionCompiler) (rules.Rules, b
 func otherGroups(compile ExpressionCompiler) []map[schema.GroupKind]rules.Rules {
 	return []map[schema.GroupKind]rules.Rules{
 		coreRules, storageRules, deviceRules(compile), autoscalingRules, rbacRules, networkingRules,
-		otherRules,
+		smallGroupRules,
 	}
 }
 

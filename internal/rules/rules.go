@@ -31,9 +31,12 @@ type Object interface {
 
 // Definition defines the rules of one type, with validators of type K. Nil functions do nothing.
 type Definition[T Object, K Collector] struct {
-	ClusterScoped  bool
-	ValidateName   validation.ValidateNameFunc // default: DNS subdomain
-	SetDefaults    func(T)                     // see Rules.Default
+	ClusterScoped bool
+	ValidateName  validation.ValidateNameFunc // default: DNS subdomain
+	// ValidateNewName validates the name of a new object. The default is ValidateName.
+	ValidateNewName validation.ValidateNameFunc
+
+	SetDefaults    func(T) // see Rules.Default
 	Prepare        func(T)
 	PrepareUpdate  func(obj, old T)
 	Validate       func(k K, obj T)      // for new and updated objects
@@ -46,6 +49,9 @@ type Definition[T Object, K Collector] struct {
 func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 	if d.ValidateName == nil {
 		d.ValidateName = validation.NameIsDNSSubdomain
+	}
+	if d.ValidateNewName == nil {
+		d.ValidateNewName = d.ValidateName
 	}
 	one := func(f func(T)) func(runtime.Object) {
 		return func(obj runtime.Object) {
@@ -67,8 +73,8 @@ func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 			return k.Errors()
 		}
 	}
-	validate := func(k K, t T) {
-		k.AddAll(validation.ValidateObjectMetaAccessor(t, !d.ClusterScoped, d.ValidateName, Metadata()))
+	validate := func(k K, t T, name validation.ValidateNameFunc) {
+		k.AddAll(validation.ValidateObjectMetaAccessor(t, !d.ClusterScoped, name, Metadata()))
 		if d.Validate != nil {
 			d.Validate(k, t)
 		}
@@ -85,7 +91,7 @@ func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 		Validate: func(obj runtime.Object) field.ErrorList {
 			k := newValidator()
 			if t, ok := obj.(T); ok {
-				validate(k, t)
+				validate(k, t, d.ValidateNewName)
 				if d.ValidateCreate != nil {
 					d.ValidateCreate(k, t)
 				}
@@ -93,7 +99,7 @@ func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 			return k.Errors()
 		},
 		ValidateUpdate: two(func(k K, obj, old T) {
-			validate(k, obj)
+			validate(k, obj, d.ValidateName)
 			if d.ValidateUpdate != nil {
 				d.ValidateUpdate(k, obj, old)
 			}

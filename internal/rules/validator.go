@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,8 +106,8 @@ func OneOfIfSet[T ~string](k Collector, at *field.Path, value *T, supported ...T
 
 // Counts validates numbers of the status, by field.
 func (k *Validator) Counts(of map[string]int32) {
-	for name, n := range of {
-		NotNegative(k, Status().Child(name), &n)
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		NotNegative(k, Status().Child(name), new(of[name]))
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-var otherKinds = map[schema.GroupKind]Columns{
+// smallGroupKinds are those of API groups with one or two kinds, and of storage.
+var smallGroupKinds = map[schema.GroupKind]Columns{
 	{Group: "events.k8s.io", Kind: "Event"}: eventColumns, // stored as core events
 	{Group: "coordination.k8s.io", Kind: "Lease"}: columnsOf(func(l *coordinationv1.Lease, now time.Time) []any {
 		return []any{l.Name, valueOr(l.Spec.HolderIdentity, ""), age(l.CreationTimestamp, now)}
