@@ -82,9 +82,7 @@ func newAutoscalerController(c Config) ([]*controller, error) {
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
+			obj = lastKnown(obj)
 			autoscalerCount.Dec()
 			enqueue(obj)
 		},

@@ -51,9 +51,7 @@ func (c Config) newController(syncFunc func(context.Context, string) (time.Durat
 // watch queues the keys returned by keys for every change of an object.
 func (c *controller) watch(of cache.SharedIndexInformer, keys func(obj any) []string) error {
 	enqueue := func(obj any) {
-		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = tombstone.Obj
-		}
+		obj = lastKnown(obj)
 		for _, key := range keys(obj) {
 			c.queue.Add(key)
 		}
@@ -83,6 +81,14 @@ func (c *controller) waitFor(of ...cache.SharedIndexInformer) {
 	for _, i := range of {
 		c.cachesSynced = append(c.cachesSynced, i.HasSynced)
 	}
+}
+
+// lastKnown returns the object of an event: of a deletion that the watch has missed, its last known state.
+func lastKnown(obj any) any {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return tombstone.Obj
+	}
+	return obj
 }
 
 // objectKey returns the key of the object: "namespace/name" or "name".

@@ -51,6 +51,9 @@ type Config struct {
 	LoadBalancerPool loadbalancer.Pool
 	APIServerPort    uint16
 
+	// CustomResources are the kinds of CustomResourceDefinitions. If nil, there are none.
+	CustomResources CustomResources
+
 	// Autoscaling is what the controller HorizontalPodAutoscalers needs.
 	Autoscaling Autoscaling
 

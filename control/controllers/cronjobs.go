@@ -49,9 +49,7 @@ func newCronJobController(c Config) ([]*controller, error) {
 		return nil, err
 	}
 	return []*controller{ctrl}, ctrl.addEventHandler(crons, cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = tombstone.Obj
-		}
+		obj = lastKnown(obj)
 		if cron, ok := obj.(*batchv1.CronJob); ok {
 			schedules.forget(cron.UID)
 		}

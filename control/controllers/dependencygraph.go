@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -75,9 +76,7 @@ func (g *dependencyGraph) eventHandler(resource gcResource) cache.ResourceEventH
 			update(obj)
 		},
 		DeleteFunc: func(obj any) {
-			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
+			obj = lastKnown(obj)
 			if m, ok := obj.(metav1.Object); ok {
 				g.remove(m.GetUID())
 			}
@@ -179,6 +178,34 @@ func (g *dependencyGraph) enqueueAffected(o, before graphObject) {
 		if g.objects[ref.UID].foreground {
 			g.enqueue(collectPrefix + string(ref.UID))
 		}
+	}
+}
+
+// enqueueOwnedBy queues the objects that have an owner of a kind.
+func (g *dependencyGraph) enqueueOwnedBy(kind schema.GroupKind) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for uid, o := range g.objects {
+		if slices.ContainsFunc(o.owners, func(ref metav1.OwnerReference) bool {
+			return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).GroupKind() == kind
+		}) {
+			g.enqueue(collectPrefix + string(uid))
+		}
+	}
+}
+
+// removeResource removes all objects of a resource. See remove.
+func (g *dependencyGraph) removeResource(of schema.GroupResource) {
+	var all []types.UID
+	g.mu.Lock()
+	for uid, o := range g.objects {
+		if o.resource.GroupResource() == of {
+			all = append(all, uid)
+		}
+	}
+	g.mu.Unlock()
+	for _, uid := range all {
+		g.remove(uid)
 	}
 }
 

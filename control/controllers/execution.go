@@ -29,8 +29,6 @@ const maxConcurrentWrites = 50
 var (
 	// errOutdated ends a sync that was decided on an old observation. The next one observes more.
 	errOutdated = errors.New("observation outdated")
-	// errTruncated ends a sync that has reached burstReplicas.
-	errTruncated = errors.New("burst limit reached")
 	// errNamespaceTerminating ends a sync without a retry: the object is deleted together with its namespace.
 	errNamespaceTerminating = errors.New("namespace is being terminated")
 )
@@ -69,7 +67,7 @@ func (x *executor) start(key string, owner workloads.Object) *execution {
 }
 
 // apply executes writes in order. It stops at the first failure, which is a *workloads.WriteError or one of the
-// errors above.
+// errors above. A sync that has reached burstReplicas stops with a *workloads.WriteError of workloads.ErrTruncated.
 func (x *execution) apply(ctx context.Context, writes []workloads.Write) error {
 	for len(writes) > 0 {
 		n := leadingGroup(writes)
@@ -95,9 +93,9 @@ func leadingGroup(writes []workloads.Write) int {
 // applyGroup executes writes of one verb and type concurrently. Creates are sent in batches of 1, 2, 4 and so on, so
 // that a request that is always rejected is sent once instead of n times.
 func (x *execution) applyGroup(ctx context.Context, writes []workloads.Write) error {
-	verb, total := writes[0].Verb, len(writes)
+	verb, all := writes[0].Verb, writes
 	if verb == workloads.Create || verb == workloads.Delete {
-		writes = writes[:min(total, x.budget)]
+		writes = writes[:min(len(all), x.budget)]
 		x.budget -= len(writes)
 	}
 	if err := x.verifyOwner(ctx, writes); err != nil {
@@ -122,8 +120,8 @@ func (x *execution) applyGroup(ctx context.Context, writes []workloads.Write) er
 		x.log.Info("objects written", "key", x.key, "verb", verb.String(),
 			"type", x.types[reflect.TypeOf(writes[0].Object)].goType.Elem().Name(), "count", len(writes))
 	}
-	if len(writes) < total {
-		return errTruncated
+	if len(writes) < len(all) {
+		return &workloads.WriteError{Write: all[len(writes)], Err: workloads.ErrTruncated}
 	}
 	return nil
 }

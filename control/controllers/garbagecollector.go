@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -24,6 +26,8 @@ const (
 	// absentOwners is how many owners are remembered as absent: the dependents of a deleted owner are usually
 	// processed one after another.
 	absentOwners = 500
+	// maxOrphanPatches is the number of dependents that are orphaned at once, of all owners together.
+	maxOrphanPatches = 20
 )
 
 // Prefixes of queue keys. The rest of a key is a UID.
@@ -38,10 +42,15 @@ type garbageCollector struct {
 	Config
 
 	graph   *dependencyGraph
-	kinds   map[schema.GroupKind]gcResource
 	enqueue func(key string)
+
+	mu    sync.Mutex
+	kinds map[schema.GroupKind]gcResource
+
 	// absent has owners that the API server did not know, as ownerKey. An object with that UID never appears again.
 	absent *lru.Cache
+	// orphanSlots has the capacity maxOrphanPatches.
+	orphanSlots chan struct{}
 }
 
 // ownerKey is an owner as a dependent in a namespace refers to it.
@@ -55,19 +64,26 @@ type gcResource struct {
 }
 
 func newGarbageCollectorController(c Config) ([]*controller, error) {
-	g := &garbageCollector{Config: c, kinds: map[schema.GroupKind]gcResource{}, absent: lru.New(absentOwners)}
+	g := &garbageCollector{Config: c, kinds: map[schema.GroupKind]gcResource{}, absent: lru.New(absentOwners),
+		orphanSlots: make(chan struct{}, maxOrphanPatches)}
 	ctrl := c.newController(g.sync)
 	ctrl.workers = gcWorkers
 	g.enqueue = ctrl.queue.Add
 	g.graph = newDependencyGraph(g.enqueue)
 	var factory metadatainformer.SharedInformerFactory
+	var unfollow func()
 	ctrl.prepare = func(ctx context.Context) error {
 		// A failed attempt fails in discovery, before any informer is registered.
 		factory = metadatainformer.NewSharedInformerFactory(c.Metadata, 0)
-		return g.watchAll(ctx, factory, ctrl)
+		if err := g.watchAll(ctx, factory, ctrl); err != nil {
+			return err
+		}
+		unfollow = c.followCustomResources(ctx, g.addCustomResource, g.removeCustomResource)
+		return nil
 	}
 	ctrl.background = func(ctx context.Context) {
 		<-ctx.Done()
+		unfollow()
 		factory.Shutdown()
 	}
 	return []*controller{ctrl}, nil
@@ -86,11 +102,11 @@ func (g *garbageCollector) watchAll(ctx context.Context, factory metadatainforme
 			return fmt.Errorf("discover resources: %w", err)
 		}
 		for _, r := range list.APIResources {
-			if !collectable(r) {
+			if !collectable(r) || !g.builtIn(gv.WithKind(r.Kind)) {
 				continue
 			}
 			res := gcResource{gv.WithResource(r.Name), r.Namespaced}
-			g.kinds[schema.GroupKind{Group: gv.Group, Kind: r.Kind}] = res
+			g.setKind(schema.GroupKind{Group: gv.Group, Kind: r.Kind}, res)
 			informer, err := g.informer(factory, res.GroupVersionResource)
 			if err != nil {
 				return fmt.Errorf("watch %s: %w", r.Name, err)
@@ -100,9 +116,55 @@ func (g *garbageCollector) watchAll(ctx context.Context, factory metadatainforme
 			}
 		}
 	}
+	if g.CustomResources != nil {
+		res := gcResource{schema.GroupVersionResource{Group: apiextensionsGroup, Version: "v1",
+			Resource: "customresourcedefinitions"}, false}
+		g.setKind(schema.GroupKind{Group: apiextensionsGroup, Kind: "CustomResourceDefinition"}, res)
+		if err := ctrl.addEventHandler(g.CustomResources.Definitions(), g.graph.eventHandler(res)); err != nil {
+			return fmt.Errorf("watch %s: %w", res.Resource, err)
+		}
+	}
 	factory.Start(ctx.Done())
 	g.StartInformers()
 	return nil
+}
+
+const apiextensionsGroup = "apiextensions.k8s.io"
+
+// builtIn reports whether a kind is watched through the API. CustomResources has the others.
+func (g *garbageCollector) builtIn(kind schema.GroupVersionKind) bool {
+	return g.CustomResources == nil || clientscheme.Scheme.Recognizes(kind)
+}
+
+func (g *garbageCollector) setKind(kind schema.GroupKind, of gcResource) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.kinds[kind] = of
+}
+
+// resourceOf returns the resource of a kind, if it is known.
+func (g *garbageCollector) resourceOf(kind schema.GroupKind) (gcResource, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of, known := g.kinds[kind]
+	return of, known
+}
+
+// addCustomResource adds a kind of custom resources. Objects with an owner of that kind are checked
+// again: until now the kind was unknown, so they were kept.
+func (g *garbageCollector) addCustomResource(r metav1.APIResource) cache.ResourceEventHandler {
+	res := gcResource{schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Name}, r.Namespaced}
+	kind := schema.GroupKind{Group: r.Group, Kind: r.Kind}
+	g.setKind(kind, res)
+	g.graph.enqueueOwnedBy(kind)
+	return g.graph.eventHandler(res)
+}
+
+// removeCustomResource removes the objects of a kind that is no longer served. Their dependents are
+// collected: the objects have been deleted with the definition. The kind stays known, so that the
+// API server is asked for an owner and answers that there is none.
+func (g *garbageCollector) removeCustomResource(r metav1.APIResource) {
+	g.graph.removeResource(schema.GroupResource{Group: r.Group, Resource: r.Name})
 }
 
 // sharedInformers are the resources of which other components of the server watch complete objects. The garbage
@@ -311,7 +373,7 @@ func (g *garbageCollector) ownerExists(ctx context.Context, o graphObject, ref m
 	if err != nil {
 		return true, nil //nolint:nilerr // unknown owner
 	}
-	of, known := g.kinds[schema.GroupKind{Group: gv.Group, Kind: ref.Kind}]
+	of, known := g.resourceOf(schema.GroupKind{Group: gv.Group, Kind: ref.Kind})
 	if !known || of.namespaced && !o.resource.namespaced {
 		return true, nil
 	}
@@ -354,29 +416,57 @@ func (g *garbageCollector) orphanDependents(ctx context.Context, uid types.UID) 
 	if !known {
 		return nil
 	}
-	for _, d := range g.graph.dependents(uid) {
-		live, err := g.client(d).Get(ctx, d.name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && live.UID != d.uid {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("get %s: %w", d, err)
-		}
-		owners := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(r metav1.OwnerReference) bool {
-			return r.UID == uid
-		})
-		if len(owners) == len(live.OwnerReferences) {
-			continue
-		}
-		if err := g.setOwners(ctx, d, live, owners); err != nil {
-			return err
-		}
+	dependents := g.graph.dependents(uid)
+	if err := inParallel(len(dependents), func(i int) error {
+		g.orphanSlots <- struct{}{}
+		defer func() { <-g.orphanSlots }()
+		return g.orphan(ctx, uid, dependents[i])
+	}); err != nil {
+		return err
 	}
 	live, err := g.client(o).Get(ctx, o.name, metav1.GetOptions{})
 	if err != nil || live.UID != uid {
 		return ignoreNotFound(err)
 	}
 	return g.removeFinalizer(ctx, o, live, metav1.FinalizerOrphanDependents)
+}
+
+// orphan removes an owner from one dependent. The patch names only that owner and applies only to the object with the
+// UID of the dependent, so that the dependent need not be read and concurrent changes are kept.
+func (g *garbageCollector) orphan(ctx context.Context, owner types.UID, d graphObject) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": d.uid, "ownerReferences": []any{map[string]any{"$patch": "delete", "uid": owner}},
+	}})
+	if err != nil {
+		return fmt.Errorf("patch %s: %w", d, err)
+	}
+	_, err = g.client(d).Patch(ctx, d.name, types.StrategicMergePatchType, body, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsInvalid(err), apierrors.IsUnsupportedMediaType(err):
+		// Another object has the name, or the resource has no strategic merge patch.
+		return g.orphanLive(ctx, owner, d)
+	case ignoreNotFound(err) != nil:
+		return fmt.Errorf("patch %s: %w", d, err)
+	}
+	return nil
+}
+
+// orphanLive removes an owner from one dependent as the API server has it.
+func (g *garbageCollector) orphanLive(ctx context.Context, owner types.UID, d graphObject) error {
+	live, err := g.client(d).Get(ctx, d.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && live.UID != d.uid:
+		return nil
+	case err != nil:
+		return fmt.Errorf("get %s: %w", d, err)
+	}
+	owners := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(r metav1.OwnerReference) bool {
+		return r.UID == owner
+	})
+	if len(owners) == len(live.OwnerReferences) {
+		return nil
+	}
+	return g.setOwners(ctx, d, live, owners)
 }
 
 func (g *garbageCollector) removeFinalizer(ctx context.Context, o graphObject, live *metav1.PartialObjectMetadata,

@@ -1,11 +1,17 @@
 package controllers
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/metadata"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/lru"
@@ -173,6 +181,192 @@ func TestGarbageCollectorDeletesObservedVersion(t *testing.T) {
 	}
 }
 
+// TestGarbageCollectorOrphansDependents: orphaning makes one patch per dependent, which applies to its UID and names
+// only the deleted owner. Only a dependent whose patch fails is read. The owner keeps its finalizer after an error.
+func TestGarbageCollectorOrphansDependents(t *testing.T) {
+	t.Parallel()
+	configs := gcResource{corev1.SchemeGroupVersion.WithResource("configmaps"), true}
+	resource := corev1.Resource("configmaps")
+	wrongUID := apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "a",
+		field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "a", "field is immutable")})
+	conflict := apierrors.NewConflict(resource, "a", errors.New("changed"))
+	unsupported := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+	}}
+	owners := []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: "owner"},
+		{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "other"},
+	}
+	read := "patch a strategic, get a"
+	for name, row := range map[string]struct {
+		failures []error // of the patches of the dependent, in order
+		live     func(*metav1.PartialObjectMetadata)
+		want     string // requests for the dependent
+		owners   string // of it afterwards
+		err      bool
+	}{
+		"patched": {want: "patch a strategic", owners: "other"},
+		"not found": {
+			failures: []error{apierrors.NewNotFound(resource, "a")}, want: "patch a strategic", owners: "owner other",
+		},
+		"replaced by another object": {
+			failures: []error{wrongUID}, live: func(o *metav1.PartialObjectMetadata) { o.UID = "b" }, want: read,
+			owners: "owner other",
+		},
+		"replaced, reported as conflict": {
+			failures: []error{conflict}, live: func(o *metav1.PartialObjectMetadata) { o.UID = "b" }, want: read,
+			owners: "owner other",
+		},
+		"orphaned by another writer": {
+			failures: []error{conflict},
+			live:     func(o *metav1.PartialObjectMetadata) { o.OwnerReferences = owners[1:] },
+			want:     read, owners: "other",
+		},
+		"conflict": {failures: []error{conflict}, want: read + ", patch a merge", owners: "other"},
+		"two conflicts": {
+			failures: []error{conflict, conflict}, want: read + ", patch a merge", owners: "owner other", err: true,
+		},
+		"no such format": {failures: []error{unsupported}, want: read + ", patch a merge", owners: "other"},
+		"server fails": {
+			failures: []error{apierrors.NewInternalError(errors.New("full"))}, want: "patch a strategic",
+			owners: "owner other", err: true,
+		},
+	} {
+		owner := &metav1.PartialObjectMetadata{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "here", Name: "owner", UID: "owner",
+				DeletionTimestamp: new(metav1.Now()), Finalizers: []string{metav1.FinalizerOrphanDependents}},
+		}
+		dependent := &metav1.PartialObjectMetadata{
+			TypeMeta:   owner.TypeMeta,
+			ObjectMeta: metav1.ObjectMeta{Namespace: "here", Name: "a", UID: "a", OwnerReferences: owners},
+		}
+		g, _ := newTestCollector(t, []*metav1.PartialObjectMetadata{owner, dependent},
+			map[string]gcResource{"ConfigMap": configs})
+		client, ok := g.Metadata.(*metadatafake.FakeMetadataClient)
+		if !ok {
+			t.Fatalf("got a %T", g.Metadata)
+		}
+		if row.live != nil {
+			live := dependent.DeepCopy()
+			row.live(live)
+			if err := client.Tracker().Update(configs.GroupVersionResource, live, "here"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got []string
+		client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			named, _ := a.(interface{ GetName() string })
+			if named == nil || named.GetName() != "a" {
+				return false, nil, nil
+			}
+			text := a.GetVerb() + " a"
+			patch, isPatch := a.(clienttesting.PatchAction)
+			if !isPatch {
+				got = append(got, text)
+				return false, nil, nil
+			}
+			switch patch.GetPatchType() {
+			case types.StrategicMergePatchType:
+				text += " strategic"
+				want := `{"metadata":{"ownerReferences":[{"$patch":"delete","uid":"owner"}],"uid":"a"}}`
+				if string(patch.GetPatch()) != want {
+					t.Errorf("%s: got patch %s, want %s", name, patch.GetPatch(), want)
+				}
+			case types.MergePatchType:
+				text += " merge"
+			}
+			got = append(got, text)
+			if len(row.failures) == 0 {
+				return false, nil, nil
+			}
+			err := row.failures[0]
+			row.failures = row.failures[1:]
+			return true, nil, err
+		})
+		_, err := g.sync(t.Context(), orphanPrefix+"owner")
+		if (err != nil) != row.err {
+			t.Errorf("%s: got error %v", name, err)
+		}
+		if requests := strings.Join(got, ", "); requests != row.want {
+			t.Errorf("%s: got requests %s, want %s", name, requests, row.want)
+		}
+		stored := func(name string) *metav1.PartialObjectMetadata {
+			here := g.client(graphObject{resource: configs, namespace: "here"})
+			o, err := here.Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o
+		}
+		var left []string
+		for _, ref := range stored("a").OwnerReferences {
+			left = append(left, ref.Name)
+		}
+		if names := strings.Join(left, " "); names != row.owners {
+			t.Errorf("%s: got owners %s, want %s", name, names, row.owners)
+		}
+		if held := len(stored("owner").Finalizers) > 0; held != row.err {
+			t.Errorf("%s: the owner has its finalizer: %t, want %t", name, held, row.err)
+		}
+	}
+}
+
+// slowPatches is a client whose patches take a second. It counts them.
+type slowPatches struct {
+	metadata.Interface
+	metadata.Getter
+
+	running, most, total atomic.Int32
+}
+
+func (s *slowPatches) Resource(schema.GroupVersionResource) metadata.Getter { return s }
+
+func (s *slowPatches) Namespace(string) metadata.ResourceInterface { return s }
+
+func (s *slowPatches) Get(context.Context, string, metav1.GetOptions,
+	...string) (*metav1.PartialObjectMetadata, error) {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: "owner"}}, nil
+}
+
+func (s *slowPatches) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions,
+	...string) (*metav1.PartialObjectMetadata, error) {
+	s.total.Add(1)
+	if n := s.running.Add(1); n > s.most.Load() {
+		s.most.Store(n)
+	}
+	time.Sleep(time.Second)
+	s.running.Add(-1)
+	return &metav1.PartialObjectMetadata{}, nil
+}
+
+// TestGarbageCollectorOrphansInParallel: several patches are in flight at once, and no more than the limit.
+func TestGarbageCollectorOrphansInParallel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const dependents = 5 * maxOrphanPatches
+		configs := gcResource{corev1.SchemeGroupVersion.WithResource("configmaps"), true}
+		objects := []*metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{UID: "owner"}}}
+		for i := range dependents {
+			objects = append(objects, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				UID: types.UID(strconv.Itoa(i)), OwnerReferences: []metav1.OwnerReference{{UID: "owner"}}}})
+		}
+		client := &slowPatches{}
+		g := &garbageCollector{Config: Config{Metadata: client}, orphanSlots: make(chan struct{}, maxOrphanPatches),
+			graph: newDependencyGraph(func(string) {})}
+		for _, o := range objects {
+			g.graph.update(newGraphObject(configs, o))
+		}
+		start := time.Now()
+		if _, err := g.sync(t.Context(), orphanPrefix+"owner"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took != 5*time.Second || client.most.Load() != maxOrphanPatches ||
+			client.total.Load() != dependents {
+			t.Errorf("%d patches, at most %d at once, in %v", client.total.Load(), client.most.Load(), took)
+		}
+	})
+}
+
 // newTestCollector returns a collector that knows the objects, and the keys that its graph has
 // queued.
 func newTestCollector(t *testing.T, objects []*metav1.PartialObjectMetadata,
@@ -191,6 +385,7 @@ func newTestCollector(t *testing.T, objects []*metav1.PartialObjectMetadata,
 	g := &garbageCollector{
 		Config: Config{Metadata: client, Log: slog.New(slog.DiscardHandler)}, kinds: map[schema.GroupKind]gcResource{},
 		graph: newDependencyGraph(func(key string) { queued = append(queued, key) }), absent: lru.New(absentOwners),
+		orphanSlots: make(chan struct{}, maxOrphanPatches),
 	}
 	for kind, at := range of {
 		g.kinds[schema.GroupKind{Kind: kind}] = at

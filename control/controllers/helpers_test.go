@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
@@ -21,7 +22,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	registerMetrics() // before tests use them in parallel
+	registerMetrics()                         // before tests use them in parallel
+	watch.DefaultChanSize = 2 * burstReplicas // a fake watch panics if it does not follow the writes of a sync
 	os.Exit(m.Run())
 }
 

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"berth/workloads"
 	"berth/workloads/job"
@@ -25,16 +27,27 @@ func newJobController(c Config) ([]*controller, error) {
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
-	w := c.jobWorkload()
+	w, backoffs := c.jobWorkload(), newJobBackoffs()
 	w.children = []*objectType{newObjectType[*corev1.Pod](pods, c.Client.CoreV1().Pods)}
 	w.selector = func(j *batchv1.Job) *metav1.LabelSelector { return j.Spec.Selector }
 	w.decide = func(j *batchv1.Job, now time.Time,
 		failed *workloads.WriteError) workloads.Decision[batchv1.JobStatus] {
-		return job.Decide(job.Input{
+		in := job.Input{
 			Now: now, Job: j, Pods: childrenAndOrphansOf[*corev1.Pod](pods, j), WriteError: failed,
-		})
+			Backoff: backoffs.of(j),
+		}
+		d := job.Decide(in)
+		if d.Status != nil {
+			backoffs.decided(j, job.NextBackoff(in))
+		}
+		return d
 	}
 	w.workers = jobWorkers
+	w.childDelay = func(j *batchv1.Job) time.Duration { return podDelay(podsOfJob(&j.Status)) }
+	w.synced = func(s syncReport[*batchv1.Job, batchv1.JobStatus]) {
+		current, _ := w.objects.stored(s.object.Namespace + "/" + s.object.Name).(*batchv1.Job)
+		backoffs.synced(s, current != nil && current.UID == s.object.UID)
+	}
 	w.measure = func(s syncReport[*batchv1.Job, batchv1.JobStatus]) {
 		measureJob(s, childrenOf[*corev1.Pod](pods, s.object))
 	}
@@ -49,11 +62,88 @@ func newJobController(c Config) ([]*controller, error) {
 		if j, ok := obj.(*batchv1.Job); ok && managedByOther(j) != "" {
 			jobsOfOthers.WithLabelValues(managedByOther(j)).Inc()
 		}
-	}}); err != nil {
+	}, UpdateFunc: func(before, after any) {
+		old, oldIs := before.(*batchv1.Job)
+		if j, is := after.(*batchv1.Job); is && oldIs && old.UID != j.UID { // it was deleted and created again
+			backoffs.forget(old)
+		}
+	}, DeleteFunc: backoffs.forget}); err != nil {
 		return nil, err
 	}
 	orphans, err := newOrphanedJobPodController(c, jobs, pods)
 	return []*controller{ctrl, orphans}, err
+}
+
+// podsOfJob returns how many pods a Job has had, which a sync observes unless they were deleted.
+func podsOfJob(s *batchv1.JobStatus) int32 {
+	n := s.Active + s.Succeeded + s.Failed + ptr.Deref(s.Terminating, 0)
+	if u := s.UncountedTerminatedPods; u != nil {
+		n += int32(len(u.Succeeded) + len(u.Failed))
+	}
+	return n
+}
+
+// jobBackoffs keeps the back-off of each Job. It is safe for concurrent use.
+type jobBackoffs struct {
+	mu      sync.Mutex
+	kept    map[types.UID]job.Backoff // after the last written status
+	pending map[types.UID]job.Backoff // after the status of the decision in progress
+}
+
+func newJobBackoffs() *jobBackoffs {
+	return &jobBackoffs{kept: map[types.UID]job.Backoff{}, pending: map[types.UID]job.Backoff{}}
+}
+
+// of returns the back-off of a Job, or nil if none is known.
+func (b *jobBackoffs) of(j *batchv1.Job) *job.Backoff {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if kept, found := b.kept[j.UID]; found {
+		return &kept
+	}
+	return nil
+}
+
+// decided is called for each decision that writes a status.
+func (b *jobBackoffs) decided(j *batchv1.Job, next job.Backoff) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pending[j.UID] = next
+}
+
+// synced is called after each sync. It keeps the back-off if the status was written. After a failed write, the store
+// may have the status: the pods decide then. exists is false for a Job that is gone.
+func (b *jobBackoffs) synced(s syncReport[*batchv1.Job, batchv1.JobStatus], exists bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	uid := s.object.UID
+	next, decided := b.pending[uid]
+	delete(b.pending, uid)
+	switch {
+	case !exists:
+		delete(b.kept, uid)
+	case !decided:
+	case s.status == nil || hasFinished(s.status):
+		delete(b.kept, uid)
+	default:
+		b.kept[uid] = next
+	}
+}
+
+func hasFinished(status *batchv1.JobStatus) bool {
+	_, finished := job.Finished(&batchv1.Job{Status: *status})
+	return finished
+}
+
+// forget is called for a deleted Job.
+func (b *jobBackoffs) forget(obj any) {
+	obj = lastKnown(obj)
+	if j, ok := obj.(*batchv1.Job); ok {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.kept, j.UID)
+		delete(b.pending, j.UID)
+	}
 }
 
 // newTTLAfterFinishedController deletes finished Jobs after their ttlSecondsAfterFinished.
@@ -101,9 +191,7 @@ func newOrphanedJobPodController(c Config, jobs, pods cache.SharedIndexInformer)
 		return nil, err
 	}
 	return ctrl, ctrl.addEventHandler(jobs, cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = tombstone.Obj
-		}
+		obj = lastKnown(obj)
 		if j, ok := obj.(*batchv1.Job); ok {
 			for _, pod := range childrenOf[*corev1.Pod](pods, j) {
 				ctrl.queue.Add(pod.Namespace + "/" + pod.Name)

@@ -19,8 +19,8 @@ import (
 	"berth/workloads/autoscaling"
 )
 
-// gaugeOf returns the value of a gauge with at least the labels, and whether it exists.
-func gaugeOf(t *testing.T, name string, labels map[string]string) (value float64, found bool) {
+// metricOf returns the value of a gauge or a counter with at least the labels, and whether it exists.
+func metricOf(t *testing.T, name string, labels map[string]string) (value float64, found bool) {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
@@ -41,7 +41,7 @@ func gaugeOf(t *testing.T, name string, labels map[string]string) (value float64
 				return false
 			})
 			if len(missing) == 0 {
-				return m.GetGauge().GetValue(), true
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue(), true
 			}
 		}
 	}
@@ -79,14 +79,14 @@ func TestGaugesOfDeletedStatefulSet(t *testing.T) {
 		waitForSync()
 		close(proceed)
 		waitForSync()
-		if value, found := gaugeOf(t, gauge, labels); found {
+		if value, found := metricOf(t, gauge, labels); found {
 			t.Errorf("got %v for a deleted set", value)
 		}
 		if err := client.Tracker().Add(newStatefulSet("in-flight", 0, appsv1.ParallelPodManagement)); err != nil {
 			t.Fatal(err)
 		}
 		waitForSync()
-		if _, found := gaugeOf(t, gauge, labels); !found {
+		if _, found := metricOf(t, gauge, labels); !found {
 			t.Error("got no gauge for a set")
 		}
 	})
@@ -99,7 +99,7 @@ func TestGaugesOfReplacedObject(t *testing.T) {
 	gauges := newStatefulSetGauges(sets)
 	check := func(when, policy string, want bool) {
 		t.Helper()
-		if _, found := gaugeOf(t, "statefulset_controller_statefulset_unavailable_replicas", map[string]string{
+		if _, found := metricOf(t, "statefulset_controller_statefulset_unavailable_replicas", map[string]string{
 			"statefulset_name": "replaced", "pod_management_policy": policy}); found != want {
 			t.Errorf("%s: the gauge exists: %v", when, found)
 		}
@@ -148,7 +148,7 @@ func TestGaugeOfDeletedAutoscaler(t *testing.T) {
 			a.gauges.handler().OnDelete(hpa)
 		}
 		a.measure(hpa, &autoscaling.Input{}, &autoscaling.Decision{}, false, nil, time.Second, time.Second)
-		if _, found := gaugeOf(t, "horizontal_pod_autoscaler_controller_desired_replicas",
+		if _, found := metricOf(t, "horizontal_pod_autoscaler_controller_desired_replicas",
 			map[string]string{"hpa_name": "gone"}); found != exists {
 			t.Errorf("the gauge exists: %v, want %v", found, exists)
 		}

@@ -65,6 +65,7 @@ var registerMetrics = sync.OnceFunc(func() {
 		cronJobCreationSkew, ttlDeletionDuration, replicaSetSkips, statefulSetSkips, daemonSetSkips)
 	legacyregistry.MustRegister(jobMetrics...)
 	legacyregistry.MustRegister(autoscalerMetrics...)
+	legacyregistry.MustRegister(nodeMetrics...)
 })
 
 // countStale counts a skipped sync.
@@ -172,9 +173,7 @@ func (g *objectGauges[O]) handler() cache.ResourceEventHandlerFuncs {
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
+			obj = lastKnown(obj)
 			if o, ok := obj.(O); ok {
 				g.forget(o)
 			}

@@ -168,9 +168,7 @@ func trackedPodsHandler() cache.ResourceEventHandlerFuncs {
 		AddFunc:    func(obj any) { count(nil, obj) },
 		UpdateFunc: count,
 		DeleteFunc: func(obj any) {
-			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
+			obj = lastKnown(obj)
 			count(obj, nil)
 		},
 	}

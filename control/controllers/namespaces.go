@@ -98,11 +98,24 @@ func (e *namespaceDeleter) deleteContent(ctx context.Context, name string) remai
 		return out
 	}
 	for _, r := range resources {
+		if e.hasNoCustomResources(ctx, r.GroupResource(), name) {
+			continue
+		}
 		if err := e.deleteResource(ctx, name, r, &out); err != nil && ctx.Err() == nil {
 			out.failures = append(out.failures, fmt.Sprintf("%s: %v", r.GroupResource(), err))
 		}
 	}
 	return out
+}
+
+// hasNoCustomResources reports whether a resource is a custom one without objects in the namespace. A
+// request for it would load the schemas of its definition.
+func (e *namespaceDeleter) hasNoCustomResources(ctx context.Context, of schema.GroupResource, namespace string) bool {
+	if e.CustomResources == nil {
+		return false
+	}
+	n, custom, err := e.CustomResources.Count(ctx, of, namespace)
+	return custom && n == 0 && err == nil
 }
 
 func (e *namespaceDeleter) deleteResource(ctx context.Context, name string, resource schema.GroupVersionResource,

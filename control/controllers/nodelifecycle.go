@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/component-helpers/node/topology"
 )
 
 const (
@@ -200,7 +201,7 @@ func (n *nodeLifecycleController) markPodsNotReady(ctx context.Context, node *co
 		}
 		condition := pod.Status.Conditions[i]
 		condition.Status, condition.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
-		if err := n.patchPodStatus(ctx, pod,
+		if _, err := n.patchPodStatus(ctx, pod,
 			map[string]any{"conditions": []corev1.PodCondition{condition}}); err != nil {
 			return err
 		}
@@ -239,6 +240,9 @@ func (n *nodeLifecycleController) syncTaints(ctx context.Context,
 		return 0, fmt.Errorf("taint node %s: %w", node.Name, err)
 	}
 	if evict && !hasEvictionTaint(node) {
+		if n.lastEvictedNode != node.UID || time.Since(n.lastEviction) > evictionInterval {
+			nodeEvictions.WithLabelValues(topology.GetZoneKey(node)).Inc() // not for the write of a stale node again
+		}
 		n.lastEviction, n.lastEvictedNode = time.Now(), node.UID
 	}
 	return requeueAfter, nil

@@ -25,8 +25,16 @@ func taintsOf(n *corev1.Node) (out []string) {
 
 func TestUnreachableNodeLosesPodsAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		counters := func() (evictions, deletions float64) {
+			evictions, _ = metricOf(t, "node_collector_evictions_total", map[string]string{"zone": "r:\x00:z"})
+			deletions, _ = metricOf(t, "taint_eviction_controller_pod_deletions_total", nil)
+			return evictions, deletions
+		}
+		evictionsBefore, deletionsBefore := counters()
+		lost := newNode("lost", corev1.ConditionTrue)
+		lost.Labels = map[string]string{corev1.LabelTopologyRegion: "r", corev1.LabelTopologyZone: "z"}
 		client := startControllers(t, Config{}, []string{NodeLifecycle, TaintEviction},
-			newNode("lost", corev1.ConditionTrue), newNode("healthy", corev1.ConditionTrue),
+			lost, newNode("healthy", corev1.ConditionTrue),
 			newPod("tolerates-300s", "lost", withToleration(300)), newPod("tolerates-10s", "lost", withToleration(10)),
 			newPod("daemon", "lost", func(p *corev1.Pod) {
 				p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
@@ -64,6 +72,10 @@ func TestUnreachableNodeLosesPodsAndRecovers(t *testing.T) {
 		run(300 * time.Second)
 		if got := podNames(t, client); !slices.Equal(got, []string{"daemon", "elsewhere"}) {
 			t.Errorf("after 300 s, got pods %v", got)
+		}
+		evictions, deletions := counters()
+		if n, m := evictions-evictionsBefore, deletions-deletionsBefore; n != 1 || m != 2 {
+			t.Errorf("the metrics count %v evicted nodes and %v deleted pods, want 1 and 2", n, m)
 		}
 		n = getNode(t, client, "lost")
 		*nodeCondition(n, corev1.NodeReady) = newNode("", corev1.ConditionTrue).Status.Conditions[0]

@@ -128,7 +128,7 @@ func (s *podGCController) remove(ctx context.Context, pod *corev1.Pod, reason st
 	terminated := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	err := error(nil)
 	if reason != "" && !terminated {
-		err = s.markDisrupted(ctx, pod, "DeletionByPodGC", reason, corev1.PodFailed)
+		_, err = s.markDisrupted(ctx, pod, "DeletionByPodGC", reason, corev1.PodFailed)
 	}
 	if err == nil {
 		err = s.deletePod(ctx, pod, new(int64))

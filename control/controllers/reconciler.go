@@ -42,6 +42,8 @@ type workload[O workloads.Object, S any] struct {
 	workers      int // number of concurrent syncs, as upstream's default
 	// childDelay, if set, returns how long a change of a child may wait, so that one sync handles several changes.
 	childDelay func(O) time.Duration
+	// synced, if set, is called after each sync, before measure, to keep what the next decision needs.
+	synced func(syncReport[O, S])
 	// measure, if set, updates metrics after each sync.
 	measure func(syncReport[O, S])
 }
@@ -115,9 +117,7 @@ func newReconciler[O workloads.Object, S any](c Config, w workload[O, S]) (*cont
 // childHandler queues the objects that control or controlled a changed child, or that may adopt it.
 func (r *reconciler[O, S]) childHandler(ctrl *controller, ignoreOwnedAdds bool) cache.ResourceEventHandlerFuncs {
 	enqueue := func(obj any) {
-		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = tombstone.Obj
-		}
+		obj = lastKnown(obj)
 		if child, ok := obj.(metav1.Object); ok {
 			for _, key := range r.keysOf(child) {
 				ctrl.queue.AddAfter(key, r.delayOf(key))
@@ -165,9 +165,7 @@ func (r *reconciler[O, S]) delayOf(key string) time.Duration {
 // relatedHandler queues the keys for the changes of a related informer.
 func relatedHandler(ctrl *controller, of related) cache.ResourceEventHandlerFuncs {
 	enqueue := func(obj any) {
-		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = tombstone.Obj
-		}
+		obj = lastKnown(obj)
 		for _, key := range of.keys(obj) {
 			ctrl.queue.Add(key)
 		}
@@ -238,6 +236,9 @@ func (r *reconciler[O, S]) sync(ctx context.Context, key string) (time.Duration,
 }
 
 func (r *reconciler[O, S]) report(s syncReport[O, S]) {
+	if r.synced != nil {
+		r.synced(s)
+	}
 	if r.measure != nil {
 		r.measure(s)
 	}
@@ -253,10 +254,10 @@ func (r *reconciler[O, S]) reconcile(ctx context.Context, x *execution, obj O) (
 	switch err := x.apply(ctx, decision.Writes); {
 	case errors.Is(err, errNamespaceTerminating):
 		return 0, nil
-	case errors.Is(err, errTruncated):
-		return expectationTimeout, nil
 	case errors.Is(err, errOutdated):
 		return 0, x.outdated(err)
+	case errors.Is(err, workloads.ErrTruncated):
+		return r.continueLater(ctx, x, obj, err)
 	case err != nil:
 		return r.fail(ctx, x, obj, err)
 	}
@@ -275,22 +276,35 @@ func untilWake(wake time.Time) time.Duration {
 }
 
 // fail writes the status that follows from a failed write, and returns the error for the retry and when to decide at
-// the latest, for example because of a deadline. If other writes of the sync are not observed yet, the next sync writes
-// that status.
+// the latest, for example because of a deadline.
 func (r *reconciler[O, S]) fail(ctx context.Context, x *execution, obj O, err error) (again time.Duration, _ error) {
-	failed := (*workloads.WriteError)(nil)
-	switch {
-	case !errors.As(err, &failed) || ctx.Err() != nil:
-	default:
-		if _, found := r.expectations.unobserved(x.key, obj.GetUID()); found {
-			r.expectations.keepFailure(x.key, obj.GetUID(), failed)
-			break
-		}
-		decision := r.decide(obj, time.Now(), failed)
-		err = errors.Join(err, r.finish(ctx, x, obj, decision))
-		again = untilWake(decision.Wake)
+	_, again, statusErr := r.writeFailure(ctx, x, obj, err)
+	return again, fmt.Errorf("sync %s: %w", r.workload.kind.Kind, errors.Join(err, statusErr))
+}
+
+// continueLater writes the status of a sync that has reached the limit of writes. The next sync continues.
+func (r *reconciler[O, S]) continueLater(ctx context.Context, x *execution, obj O, err error) (time.Duration, error) {
+	written, _, err := r.writeFailure(ctx, x, obj, err)
+	if !written {
+		return expectationTimeout, err // at the latest: observed writes queue the object
 	}
-	return again, fmt.Errorf("sync %s: %w", r.workload.kind.Kind, err)
+	return time.Millisecond, err
+}
+
+// writeFailure decides about the failed write in err, if there is one, and writes the status. It reports false if
+// other writes of the sync are not observed yet. The next sync writes the status then.
+func (r *reconciler[O, S]) writeFailure(ctx context.Context, x *execution, obj O,
+	err error) (written bool, again time.Duration, _ error) {
+	failed := (*workloads.WriteError)(nil)
+	if !errors.As(err, &failed) || ctx.Err() != nil {
+		return false, 0, nil //nolint:nilerr // the caller returns err
+	}
+	if _, found := r.expectations.unobserved(x.key, obj.GetUID()); found {
+		r.expectations.keepFailure(x.key, obj.GetUID(), failed)
+		return false, 0, nil
+	}
+	decision := r.decide(obj, time.Now(), failed)
+	return true, untilWake(decision.Wake), r.finish(ctx, x, obj, decision)
 }
 
 // finish writes the status of a decision and records its events.

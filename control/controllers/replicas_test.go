@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -93,6 +94,53 @@ func setVersion(obj runtime.Object, version int32) {
 func waitForSync() {
 	time.Sleep(time.Second)
 	synctest.Wait()
+}
+
+// TestReplicaSetReportsEachBurst: the status follows every 500 created or deleted pods. Each sync has one status write.
+func TestReplicaSetReportsEachBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := newSet(1100)
+		set.Generation = 3
+		client := newNamingClient(set)
+		var mu sync.Mutex
+		var reported []int32
+		client.PrependReactor("update", "replicasets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			update, ok := action.(clienttesting.UpdateAction)
+			if !ok || action.GetSubresource() != "status" {
+				return false, nil, nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if set, ok := update.GetObject().(*appsv1.ReplicaSet); ok {
+				reported = append(reported, set.Status.Replicas)
+				if set.Status.ObservedGeneration != set.Generation || len(set.Status.Conditions) > 0 {
+					t.Errorf("got status %+v", set.Status)
+				}
+			}
+			return false, nil, nil
+		})
+		startControllers(t, Config{Client: client, Events: &record.FakeRecorder{}}, []string{"replicaset-controller"})
+		check := func(want ...int32) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(reported, want) {
+				t.Errorf("got status.replicas %v, want %v", reported, want)
+			}
+			reported = nil
+		}
+		check(500, 1000, 1100)
+		live := getSet(t, client)
+		live.Spec.Replicas = new(int32(0))
+		live.Generation++
+		sets := client.AppsV1().ReplicaSets("default")
+		if _, err := sets.Update(t.Context(), live, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		check(600, 100, 0)
+	})
 }
 
 func newReplicationController(replicas int32) *corev1.ReplicationController {

@@ -18,7 +18,7 @@ import (
 )
 
 // quotaResyncPeriod is how often the usage is recalculated without an event. Admission adds the
-// usage of new objects, but the deletion of most kinds triggers no event.
+// usage of new objects, but the deletion of most built-in kinds triggers no event.
 const quotaResyncPeriod = 30 * time.Second
 
 // quotaSettlePeriod is how long a quota must remain unchanged before a lower usage is written.
@@ -95,6 +95,17 @@ func newResourceQuotaController(c Config) ([]*controller, error) {
 		if err := ctrl.watch(i, ofNamespace); err != nil {
 			return nil, err
 		}
+	}
+	ctrl.background = func(ctx context.Context) {
+		stop := c.followCustomResources(ctx, func(metav1.APIResource) cache.ResourceEventHandler {
+			return cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
+				for _, key := range ofNamespace(lastKnown(obj)) {
+					ctrl.queue.Add(key)
+				}
+			}}
+		}, func(metav1.APIResource) {})
+		<-ctx.Done()
+		stop()
 	}
 	return []*controller{ctrl}, nil
 }
@@ -189,6 +200,11 @@ func (q *resourceQuotaController) computedUsage(rq *corev1.ResourceQuota) (corev
 // resource.
 func (q *resourceQuotaController) objectCount(ctx context.Context, namespace string,
 	of schema.GroupResource) (int64, error) {
+	if q.CustomResources != nil {
+		if n, custom, err := q.CustomResources.Count(ctx, of, namespace); custom || err != nil {
+			return n, err //nolint:wrapcheck // names the resource
+		}
+	}
 	version := "v1"
 	if of.Group != "" {
 		groups, err := q.Client.Discovery().ServerGroups()

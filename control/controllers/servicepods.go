@@ -154,9 +154,7 @@ func (c *controller) watchServicePods(pods cache.SharedIndexInformer, services c
 		}
 	}
 	handle := func(obj any) {
-		if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = tombstone.Obj
-		}
+		obj = lastKnown(obj)
 		if pod, ok := obj.(*corev1.Pod); ok {
 			enqueue(pod)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -98,9 +99,7 @@ func (e *taintEvictionController) datedTaints(node *corev1.Node) []corev1.Taint 
 
 // forgetNode drops the recorded taints of a node that was deleted or has no NoExecute taint.
 func (e *taintEvictionController) forgetNode(obj any) {
-	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = tombstone.Obj
-	}
+	obj = lastKnown(obj)
 	if node, ok := obj.(*corev1.Node); ok {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -137,7 +136,11 @@ func (e *taintEvictionController) sync(ctx context.Context, key string) (time.Du
 	if left := time.Until(evictAt); left > 0 {
 		return left, nil
 	}
-	return 0, e.evict(ctx, pod)
+	if deleted, err := e.evict(ctx, pod); err != nil || !deleted {
+		return 0, err
+	}
+	measureTaintDeletion(evictAt)
+	return 0, nil
 }
 
 // evictionTime returns when the toleration of the taints expires. Toleration periods start at the
@@ -188,22 +191,24 @@ func boundAt(pod *corev1.Pod) time.Time {
 	return bound
 }
 
-func (e *taintEvictionController) evict(ctx context.Context, pod *corev1.Pod) error {
-	e.Events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s",
-		pod.Namespace,
-		pod.Name)
-	err := e.markDisrupted(ctx, pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "")
-	if err != nil {
-		return err
+// evict deletes the pod. deleted is false if the pod was already deleted, which the cache may not show
+// yet: its own patch of the pod triggers another sync.
+func (e *taintEvictionController) evict(ctx context.Context, pod *corev1.Pod) (deleted bool, err error) {
+	current, err := e.markDisrupted(ctx, pod, "DeletionByTaintManager",
+		"Taint manager: deleting due to NoExecute taint", "")
+	if err != nil || current == nil || current.DeletionTimestamp != nil {
+		return false, err
 	}
+	e.Events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s",
+		pod.Namespace, pod.Name)
 	e.Log.Info("pod evicted by taint", "pod", pod.Namespace+"/"+pod.Name, "node", pod.Spec.NodeName)
-	return e.deletePod(ctx, pod, nil)
+	return true, e.deletePod(ctx, pod, nil)
 }
 
 // markDisrupted adds the DisruptionTarget condition to the pod and sets its phase unless that is
-// empty.
+// empty. It returns the patched pod, or nil if the pod does not exist.
 func (c Config) markDisrupted(ctx context.Context, pod *corev1.Pod, reason, message string,
-	phase corev1.PodPhase) error {
+	phase corev1.PodPhase) (*corev1.Pod, error) {
 	status := map[string]any{"conditions": []corev1.PodCondition{{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation,
 		Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
@@ -214,17 +219,21 @@ func (c Config) markDisrupted(ctx context.Context, pod *corev1.Pod, reason, mess
 	return c.patchPodStatus(ctx, pod, status)
 }
 
-func (c Config) patchPodStatus(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
+// patchPodStatus returns the patched pod, or nil if the pod does not exist.
+func (c Config) patchPodStatus(ctx context.Context, pod *corev1.Pod, status map[string]any) (*corev1.Pod, error) {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
-		return fmt.Errorf("patch status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return nil, fmt.Errorf("patch status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	_, err = c.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body,
+	patched, err := c.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body,
 		metav1.PatchOptions{}, "status")
-	if ignoreNotFound(err) != nil {
-		return fmt.Errorf("patch status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // documented: no pod
+	case err != nil:
+		return nil, fmt.Errorf("patch status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return nil
+	return patched, nil
 }
 
 // deletePod deletes the pod with this UID. If grace is nil, the pod's own grace period applies.
