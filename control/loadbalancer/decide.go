@@ -102,6 +102,8 @@ func (s *Service) wants(ipv6 bool) (netip.Addr, bool) {
 
 // fromPool assigns addresses of the pool: first those that Services have, then the requested ones, then
 // free ones. Older Services come first.
+//
+//nolint:gocyclo // one case after another, each on its own
 func fromPool(services []Service, in Input) map[Name]Assignment {
 	owner := map[netip.Addr]Name{}
 	nodeAddress := map[netip.Addr]string{}

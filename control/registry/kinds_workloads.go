@@ -40,7 +40,7 @@ func workloadKinds() []*Kind {
 			InAllCategory: true,
 			New:           func() runtime.Object { return &appsv1.StatefulSet{} },
 			NewList:       func() runtime.Object { return &appsv1.StatefulSetList{} },
-			Status:        true, Generation: true, Scale: statefulSetScale,
+			Status:        true, Generation: true, Scale: statefulSetScale, Warnings: statefulSetWarnings,
 		},
 		{
 			GroupVersion: apps, Resource: "daemonsets", Singular: "daemonset", ShortNames: []string{"ds"},
@@ -83,6 +83,14 @@ func workloadKinds() []*Kind {
 			Status:        true, Generation: true,
 		},
 	}
+}
+
+func statefulSetWarnings(obj runtime.Object) []string {
+	if n := MustCast[*appsv1.StatefulSet](obj).Spec.RevisionHistoryLimit; n == nil || *n >= 0 {
+		return nil
+	}
+	return []string{"spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is " +
+		"recommended"}
 }
 
 var deploymentScale = &ScaleAccessor{
