@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -182,11 +183,12 @@ func (s *Services) report(problems map[services.Name]Problem) {
 		p, bad := problems[name]
 		switch before, was := s.problems[name]; {
 		case bad && p != before:
-			text := "service of a file not routed"
 			if p.Routed {
-				text = "service of a file has no load balancer address"
+				s.opt.Log.Warn("service of a file has no load balancer address", "service", name, "reason", p.Reason,
+					"err", p.Message)
+			} else {
+				s.opt.Log.Warn("service of a file not routed", "service", name, "reason", p.Reason, "err", p.Message)
 			}
-			s.opt.Log.Warn(text, "service", name, "reason", p.Reason, "err", p.Message)
 			s.opt.Record(reference(name), p.Reason, p.Message)
 		case was && !bad:
 			s.opt.Log.Info("service of a file routed", "service", name)
@@ -231,4 +233,24 @@ func (s *Services) persist(got map[services.Name]Allocation) {
 		s.opt.Put(values)
 	}
 	s.stored = got
+}
+
+// Ignored reports the Services of manifest files that have no effect, because the node has joined a server.
+type Ignored struct {
+	names []string // of the last report
+}
+
+// Report logs the Services of a snapshot, unless they are the same as in the snapshot before.
+func (i *Ignored) Report(snap source.Snapshot, log *slog.Logger) {
+	names := make([]string, 0, len(snap.Services)) // sorted, as the snapshot is
+	for _, svc := range snap.Services {
+		names = append(names, svc.Namespace+"/"+svc.Name)
+	}
+	if slices.Equal(names, i.names) {
+		return
+	}
+	if i.names = names; len(names) > 0 {
+		log.Warn("services of manifest files ignored: the node has joined a server", "services",
+			strings.Join(names, ", "))
+	}
 }

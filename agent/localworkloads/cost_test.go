@@ -28,7 +28,7 @@ func startedWorld(t *testing.T, deployments int) (*world, []source.Workload) {
 	return w, files
 }
 
-// start starts an reconciler with the stored objects and lets it decide.
+// start starts a reconciler with the stored objects and lets it decide.
 func (w *world) start(files []source.Workload) {
 	e := New(w.reconciler.Config, w.disk)
 	e.SetFiles(files)

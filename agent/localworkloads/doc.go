@@ -36,6 +36,8 @@
 //	L6 A Preview changes nothing. If every pod becomes ready, the pods that it names are created and deleted, and no
 //	   others (TestPreviewPredicts).
 //	L7 The local store has the events of existing objects and of no others (TestEventsOfWorkloadsSurviveRestart).
+//	L8 A pod whose owner is unreadable in the local store is deleted when the files have been read, unless the owner
+//	   is a workload of a file, which is created again with the same UID (TestUnreadableOwner).
 //
 // # Differences from an API server
 //

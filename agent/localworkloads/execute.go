@@ -77,9 +77,12 @@ func (e *Reconciler) decide(o workloads.Object, now time.Time, failed *workloads
 
 // decideJob combines the decisions of the two controllers of Jobs.
 func (e *Reconciler) decideJob(j *batchv1.Job, now time.Time, failed *workloads.WriteError) outcome {
-	out := outcomeOf(j, job.Decide(job.Input{
-		Now: now, Job: j, Pods: controlledBy[*corev1.Pod](e.store, j), WriteError: failed,
-	}))
+	in := job.Input{Now: now, Job: j, Pods: controlledBy[*corev1.Pod](e.store, j), WriteError: failed}
+	if kept, found := e.backoffs[j.UID]; found {
+		in.Backoff = &kept
+	}
+	out := outcomeOf(j, job.Decide(in))
+	out.backoff = new(job.NextBackoff(in))
 	if failed == nil && len(out.writes) == 0 && out.status == nil {
 		ttl := job.DecideTTL(now, j)
 		out.writes, out.wake = ttl.Writes, workloads.Earlier(out.wake, ttl.Wake)

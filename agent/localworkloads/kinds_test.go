@@ -1,12 +1,15 @@
 package localworkloads
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"berth/workloads"
 )
 
 const setManifest = `apiVersion: apps/v1
@@ -178,4 +181,50 @@ spec:
 	jobs("after a restart", 0)
 	w.now = w.now.Add(5 * time.Minute)
 	jobs("at the next time", 1)
+}
+
+// TestEventsOfDecisionWhoseWriteFails checks that a decision that is made again after a failed write records each of
+// its events once: the Job of the schedule has the name of a Job with a file of its own.
+func TestEventsOfDecisionWhoseWriteFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	reasons := map[string]int{}
+	w.reconciler.Record = func(ref corev1.ObjectReference, e workloads.Event) {
+		if ref.Kind == "CronJob" {
+			reasons[e.Reason]++
+		}
+	}
+	w.files["tick.yaml"] = `apiVersion: batch/v1
+kind: CronJob
+metadata: {name: tick}
+spec:
+  schedule: "*/10 * * * *"
+  timeZone: Etc/UTC
+  concurrencyPolicy: Forbid
+  jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: "tick:1"}]}}}}
+`
+	w.reconciler.SetFiles(workloadsOf(t, w.files))
+	w.syncAll()
+	w.now = w.now.Truncate(time.Hour).Add(10 * time.Minute)
+	w.syncAll()
+	next := w.now.Add(10 * time.Minute)
+	w.files["taken.yaml"] = fmt.Sprintf(`apiVersion: batch/v1
+kind: Job
+metadata: {name: tick-%d}
+spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: "other:1"}]}}}
+`, next.Unix()/60)
+	w.reconciler.SetFiles(workloadsOf(t, w.files))
+	w.syncAll()
+	w.now = next
+	w.advanceWithoutFailure() // the pod runs
+	w.advanceWithoutFailure() // the pod succeeds
+	w.syncAll()
+	cron := list[*batchv1.CronJob](w.reconciler.store, "")[0]
+	if cron.Status.LastScheduleTime == nil || !cron.Status.LastScheduleTime.Time.Equal(next) ||
+		len(cron.Status.Active) > 0 || cron.Status.LastSuccessfulTime == nil {
+		t.Errorf("got %+v, want the schedule skipped and the first Job successful", cron)
+	}
+	if reasons["SawCompletedJob"] != 1 || reasons["SuccessfulCreate"] != 1 {
+		t.Errorf("got events %v, want the first Job created and completed once", reasons)
+	}
 }

@@ -48,7 +48,7 @@ func TestMemoryWithNoWorkloads(t *testing.T) { // not parallel, because it measu
 		t.Fatal(err)
 	}
 	if n.reconciler != nil {
-		t.Error("an reconciler runs without workloads")
+		t.Error("a reconciler runs without workloads")
 	}
 
 	n.run(fmt.Sprintf(deploymentManifest, 10, 1), func(pods []*corev1.Pod) bool { return len(pods) == 10 })

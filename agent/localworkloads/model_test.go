@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"berth/agent/source"
 	"berth/workloads"
+	"berth/workloads/validation"
 )
 
 const deploymentManifest = `apiVersion: apps/v1
@@ -97,7 +99,12 @@ func (w *world) restart() {
 
 // sync lets the reconciler decide. With some probability, the agent is killed before or after the transaction.
 func (w *world) sync(mayCrash bool) {
+	before := map[key]workloads.Object{}
+	for k := range w.reconciler.store.entries {
+		before[k] = w.reconciler.store.get(k)
+	}
 	changes := w.reconciler.Sync(w.now)
+	w.checkStatuses(before)
 	crash := 0
 	if mayCrash {
 		crash = w.rand.IntN(8)
@@ -118,6 +125,24 @@ func (w *world) sync(mayCrash bool) {
 		return
 	}
 	w.deliver()
+}
+
+// checkStatuses checks that an API server would accept what has changed in the status of each workload.
+func (w *world) checkStatuses(before map[key]workloads.Object) {
+	for _, kind := range validation.Kinds() {
+		rules, _ := validation.RulesFor(kind)
+		for _, k := range w.reconciler.store.index.within(kind.Kind, "") {
+			old, now := before[k], w.reconciler.store.get(k)
+			if old == nil || old.GetUID() != now.GetUID() {
+				continue
+			}
+			for _, err := range rules.ValidateStatus(now, old) {
+				if strings.HasPrefix(err.Field, "status") {
+					w.t.Fatalf("%s %s: %v", k.kind, k.name, err)
+				}
+			}
+		}
+	}
 }
 
 // deliver lets the agent run the pods that the reconciler desires.

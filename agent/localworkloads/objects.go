@@ -81,7 +81,8 @@ type entry struct {
 	Incarnation int64 `json:"incarnation,omitempty"`
 	// File is set for the workload of a file.
 	File *fileRecord `json:"file,omitempty"`
-	// ExpiredUID is the UID of a Job that has been deleted after its TTL: its file must not start it again.
+	// ExpiredUID is the UID of a Job that has been deleted after its TTL: its file must not start it again. Its name in
+	// the store is that of earlier releases.
 	ExpiredUID types.UID `json:"retiredUID,omitempty"`
 	// ScheduleChanged is when a file changed the schedule of a CronJob. Zero: never.
 	ScheduleChanged time.Time `json:"scheduleChanged,omitzero"`
@@ -282,18 +283,44 @@ func (s *objects) collect(k key, now time.Time) {
 	if o == nil || o.GetDeletionTimestamp() == nil || k.kind == "Pod" {
 		return
 	}
-	children := s.childrenOf(o.GetUID())
-	for _, child := range children {
-		if pod, ok := s.get(child).(*corev1.Pod); ok && len(pod.Finalizers) > 0 {
-			next := pod.DeepCopy()
-			next.Finalizers = nil // nothing counts the pod any more
-			s.put(next, true)
-		}
-		s.remove(child, now)
+	for _, child := range s.childrenOf(o.GetUID()) {
+		s.removeUncounted(child, now)
 	}
 	if len(s.childrenOf(o.GetUID())) == 0 {
 		s.drop(k)
 	}
+}
+
+// removeUncounted is remove for an object without an owner that counts its pods.
+func (s *objects) removeUncounted(k key, now time.Time) {
+	if pod, ok := s.get(k).(*corev1.Pod); ok && len(pod.Finalizers) > 0 {
+		next := pod.DeepCopy()
+		next.Finalizers = nil
+		s.put(next, true)
+		if s.entries[k].gone {
+			s.podGone(k, now)
+			return
+		}
+	}
+	s.remove(k, now)
+}
+
+// orphans returns the keys of the objects whose controller is not in the store, in order.
+func (s *objects) orphans() (out sortedKeys) {
+	existing := map[types.UID]bool{}
+	for _, e := range s.entries {
+		if e.object != nil {
+			existing[e.object.GetUID()] = true
+		}
+	}
+	for owner, children := range s.index.children {
+		if !existing[owner] {
+			for _, k := range children {
+				out.add(k)
+			}
+		}
+	}
+	return out
 }
 
 // podGone removes a pod that the agent has deleted. A pod with a finalizer stays until its Job has counted it.

@@ -132,7 +132,7 @@ func specField(o workloads.Object) any {
 	return reflect.ValueOf(o).Elem().FieldByName("Spec").Interface()
 }
 
-// clone returns an reconciler with the same state that records no events. Stored objects are immutable and shared.
+// clone returns a reconciler with the same state that records no events. Stored objects are immutable and shared.
 func (e *Reconciler) clone() *Reconciler {
 	out := New(Config{Node: e.Node, Location: e.Location, Joined: e.Joined}, nil)
 	for k, entry := range e.store.entries {
@@ -148,12 +148,14 @@ func (e *Reconciler) clone() *Reconciler {
 	}
 	out.store.version, out.store.removed = e.store.version, e.store.removed
 	out.failures, out.failed = maps.Clone(e.failures), maps.Clone(e.failed)
+	out.backoffs = maps.Clone(e.backoffs)
 	out.byUID, out.created = maps.Clone(e.byUID), maps.Clone(e.created)
 	out.emitted = maps.Clone(e.emitted)
+	out.orphansRemoved = e.orphansRemoved
 	return out
 }
 
-// simulation runs an reconciler on a node where every pod becomes ready.
+// simulation runs a reconciler on a node where every pod becomes ready.
 type simulation struct {
 	reconciler *Reconciler
 	start, now time.Time

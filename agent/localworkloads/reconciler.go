@@ -16,6 +16,7 @@ import (
 	"berth/agent/source"
 	"berth/podspec"
 	"berth/workloads"
+	"berth/workloads/job"
 )
 
 // Config is the configuration of a Reconciler. Node is required.
@@ -42,6 +43,7 @@ type Reconciler struct {
 	wakes    map[key]time.Time
 	failures map[types.UID]failure // by owner of failed pods
 	failed   map[types.UID]bool    // pods whose failure has been counted
+	backoffs map[types.UID]job.Backoff
 	// unobserved are the pods of the previous run that the agent has not reported yet. Nothing is decided until then.
 	unobserved map[types.UID]bool
 	created    map[types.UID]time.Time // pods of this run: older reports are about an earlier pod with the UID
@@ -50,6 +52,8 @@ type Reconciler struct {
 	retries    map[key]int
 	files      map[key]source.Workload // nil: the files have not been read yet
 	conflicts  map[key]bool            // workloads of files whose name another object has
+	// orphansRemoved is set when the objects of the previous run have been compared with their owners.
+	orphansRemoved bool
 	// events has the objects with new events, and with false those that no longer exist. The Source persists it.
 	events map[types.UID]bool
 }
@@ -82,6 +86,7 @@ func New(c Config, stored map[string][]byte) *Reconciler {
 		failures: map[types.UID]failure{}, failed: map[types.UID]bool{}, unobserved: map[types.UID]bool{},
 		created: map[types.UID]time.Time{}, byUID: map[types.UID]key{}, emitted: map[types.UID]*corev1.Pod{},
 		retries: map[key]int{}, conflicts: map[key]bool{}, events: map[types.UID]bool{},
+		backoffs: map[types.UID]job.Backoff{},
 	}
 	for _, err := range e.store.load(stored) {
 		e.Log.Warn("stored workload unreadable", "err", err)
@@ -198,6 +203,7 @@ func (e *Reconciler) Sync(now time.Time) map[string][]byte {
 			}
 		}
 		e.applyFiles(now)
+		e.removeOrphans(now)
 		syncs := map[key]int{}
 		for len(e.queue) > 0 {
 			k := e.queue.pop()
@@ -217,6 +223,20 @@ func (e *Reconciler) Sync(now time.Time) map[string][]byte {
 		e.Log.Error("workload encoding failed", "err", err)
 	}
 	return changes
+}
+
+// removeOrphans deletes the objects of the previous run whose owner is unknown, because its value in the local store
+// was unreadable. It is called when the workloads of files exist, which have the same UIDs again: their objects stay.
+func (e *Reconciler) removeOrphans(now time.Time) {
+	if e.orphansRemoved || e.files == nil {
+		return
+	}
+	e.orphansRemoved = true
+	for _, k := range e.store.orphans() {
+		e.Log.Warn("object deleted because its owner is unknown", "kind", k.kind, "namespace", k.namespace,
+			"name", k.name)
+		e.store.removeUncounted(k, now)
+	}
 }
 
 // Wake returns when Sync has to be called again although nothing changes. Zero: not needed.
@@ -243,6 +263,8 @@ type outcome struct {
 	annotations map[string]string
 	events      []workloads.Event
 	wake        time.Time
+	// backoff is what to keep when the status of a Job is stored.
+	backoff *job.Backoff
 }
 
 // sync decides about one object and executes the decision.
@@ -277,6 +299,9 @@ func (e *Reconciler) sync(k key, now time.Time) {
 // finish stores the status of a decision, records its events and notes when it wants to decide again.
 func (e *Reconciler) finish(k key, o workloads.Object, d outcome) {
 	e.writeStatus(d)
+	if d.status != nil && d.backoff != nil {
+		e.backoffs[o.GetUID()] = *d.backoff
+	}
 	for _, event := range d.events {
 		e.record(o, event, "")
 	}
@@ -285,7 +310,9 @@ func (e *Reconciler) finish(k key, o workloads.Object, d outcome) {
 
 // dropped is called for each object that no longer exists. The agent keeps the events of pods.
 func (e *Reconciler) dropped(o workloads.Object) {
-	uid := o.GetUID()
+	uid, k := o.GetUID(), keyOf(o)
+	delete(e.retries, k)
+	delete(e.wakes, k)
 	if _, pod := o.(*corev1.Pod); pod {
 		delete(e.byUID, uid)
 		delete(e.created, uid)
@@ -294,6 +321,7 @@ func (e *Reconciler) dropped(o workloads.Object) {
 		return
 	}
 	delete(e.failures, uid)
+	delete(e.backoffs, uid)
 	e.events[uid] = false
 	e.Deleted(uid)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -275,22 +274,11 @@ func (f *Directory) list() ([]string, error) {
 	case !st.IsDir():
 		return []string{f.opt.Path}, nil
 	}
-	entries, err := os.ReadDir(f.opt.Path)
+	paths, unread, err := listManifests(f.opt.Path)
 	if err != nil {
 		return nil, err
 	}
-	var paths []string
-	passed := map[string]bool{}
-	for _, e := range entries {
-		switch name := e.Name(); {
-		case e.IsDir() || ignoredName(name):
-		case manifestName(name):
-			paths = append(paths, filepath.Join(f.opt.Path, name))
-		default:
-			passed[name] = true
-		}
-	}
-	f.reportIgnored(passed)
+	f.reportIgnored(unread)
 	return paths, nil
 }
 
@@ -333,11 +321,12 @@ func manifestName(name string) bool {
 
 // reportIgnored logs each file once that is not read because of its name. A kubelet reads all files
 // that are not hidden, and a pod may be missed.
-func (f *Directory) reportIgnored(names map[string]bool) {
-	newlyIgnored := slices.DeleteFunc(slices.Sorted(maps.Keys(names)), func(name string) bool {
-		return f.ignored[name]
-	})
-	f.ignored = names
+func (f *Directory) reportIgnored(names []string) {
+	newlyIgnored := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return f.ignored[name] })
+	f.ignored = make(map[string]bool, len(names))
+	for _, name := range names {
+		f.ignored[name] = true
+	}
 	if n := len(newlyIgnored); n > 0 {
 		const most = 10
 		f.opt.Log.Warn("files ignored because of their names, manifests end in .yaml, .yml, .json or .manifest",

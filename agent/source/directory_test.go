@@ -69,7 +69,7 @@ func (w *watched) all() []Snapshot {
 // until waits for a matching Snapshot and returns it.
 func (w *watched) until(what string, right func(Snapshot) bool) Snapshot {
 	w.t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for {
 		if list := w.all(); len(list) > 0 && right(list[len(list)-1]) {
 			return list[len(list)-1]
@@ -77,7 +77,7 @@ func (w *watched) until(what string, right func(Snapshot) bool) Snapshot {
 		select {
 		case <-w.more:
 		case <-limit:
-			w.t.Fatalf("%s: not within 20 s; %d snapshots, the last:\n%s", what, len(w.all()), w.last())
+			w.t.Fatalf("%s: not within a minute; %d snapshots, the last:\n%s", what, len(w.all()), w.last())
 		}
 	}
 }
@@ -528,7 +528,7 @@ func (l *logged) String() string {
 // until waits until the log contains the text n times.
 func (l *logged) until(t *testing.T, n int, message string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); strings.Count(l.String(), message) < n; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); strings.Count(l.String(), message) < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not %d times in the log: %q\n%s", n, message, l.String())
 		}
@@ -614,7 +614,7 @@ func TestRunWaitsForGoroutines(t *testing.T) {
 		w.shows("a=i:1")
 		w.stop()
 	}
-	for limit := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
+	for limit := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; runtime.Gosched() {
 		if time.Now().After(limit) { // goroutines may take a moment to end
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}

@@ -34,8 +34,8 @@ func TestServicesOfFiles(t *testing.T) {
 		"{}":                                 "a.yaml:4: spec.ports: Required value",
 		"{clusterIP: x, ports: [{port: 1}]}": "spec.clusterIP: Invalid value: \"x\"",
 		"{loadBalancerSourceRanges: [10.0.0.0/8], ports: [{port: 1}]}": "spec.loadBalancerSourceRanges[0]: Forbidden",
-		"{type: LoadBalancer, loadBalancerSourceRanges: [x], ports: [{port: 1}]}": "spec.loadBalancerSourceRanges[0]: " +
-			"Invalid value: \"x\"",
+		"{type: LoadBalancer, loadBalancerSourceRanges: [x], ports: [{port: 1}]}": "spec.loadBalancerSourceRanges[0]" +
+			": Invalid value: \"x\"",
 		"{type: Other, ports: [{port: 1}]}":                 "spec.type: Unsupported value",
 		"{ports: [{port: 1}, {port: 2}]}":                   "spec.ports[0].name: Required value",
 		"{ports: [{port: 1, name: a}, {port: 1, name: b}]}": "spec.ports[1]: Duplicate value",

@@ -13,7 +13,8 @@ import (
 
 // clusterRole permits nodes to read what Services, DNS and network policies need. berth-control permits it by
 // itself, without pods and namespaces.
-const clusterRole = `# Services, DNS and network policies on nodes with berth. Nodes can read the specs of all pods with it.
+const clusterRole = `# Services, DNS and network policies on nodes with berth. Nodes can read the specs of all
+# pods with it.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,58 +16,139 @@ import (
 
 func validateCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "validate FILE...",
-		Short: "Check manifest files without a running agent",
-		Long: `Check manifest files as the agent does when it reads them: syntax, unknown fields, values, and fields
-that berth does not support. The exit code is 1 if a file is invalid. Warnings do not change it.`,
+		Use:   "validate PATH...",
+		Short: "Check manifest files and directories without a running agent",
+		Long: `Check manifests as the agent does when it reads them: syntax, unknown fields, values, and fields that
+berth does not support. PATH is a file, a directory, or - for stdin. In a directory, berth checks the files that the
+agent reads: those that end in .yaml, .yml, .json or .manifest and are not hidden.
+
+All files are checked together, as if they were in one directory: an object that two files define is an error of the
+one that is later by name. The exit code is 1 if a file is invalid. Warnings do not change it.`,
 		Example: `  berth validate web.yaml
-  berth validate /etc/berth/pods/*.yaml`,
+  berth validate /etc/berth/pods
+  kubectl kustomize overlays/edge | berth validate -`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			invalid := 0
-			for _, path := range args {
-				data, err := os.ReadFile(path)
-				if err == nil {
-					err = validateManifest(cmd.OutOrStdout(), path, data)
-				}
-				if err == nil {
-					continue
-				}
-				invalid++
-				if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", path, err); err != nil {
-					return err
-				}
-			}
-			if invalid > 0 {
-				return &cli.ExitError{Code: 1, Err: fmt.Errorf("%d of %d files are invalid", invalid, len(args))}
-			}
-			return nil
+			return validate(args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 }
 
-// validateManifest prints what a manifest defines and its warnings.
-func validateManifest(out io.Writer, path string, data []byte) error {
-	name, err := os.Hostname()
+// validate checks the manifests of paths. It prints what they define and their warnings to out, and errors to problems.
+func validate(paths []string, stdin io.Reader, out, problems io.Writer) error {
+	hostname, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
-	if len(data) > source.MaxFileSize {
-		return errors.New("the file is larger than the limit for a manifest")
-	}
-	now := time.Now()
-	desired, err := source.Validate(
-		source.Input{Path: path, Data: data, Modified: now, Now: now},
-		source.Identity{NodeName: strings.ToLower(name)}, nil)
+	files, err := readManifests(paths, stdin, out)
 	if err != nil {
 		return err
 	}
-	for _, w := range desired.Warnings {
-		if _, err := fmt.Fprintf(out, "%s:%d: warning: %s\n", path, w.Line, w.Message); err != nil {
+	invalid := 0
+	for _, f := range source.CheckFiles(files, source.Identity{NodeName: strings.ToLower(hostname)}, time.Now()) {
+		if len(f.Errors) > 0 {
+			invalid++
+		}
+		if err := printChecked(f, out, problems); err != nil {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(out, "%s: valid: %d pods, %d workloads, %d Services, %d ConfigMaps and Secrets\n", path,
-		len(desired.Pods), len(desired.Workloads), len(desired.Services), len(desired.Objects))
+	if invalid > 0 {
+		return &cli.ExitError{Code: 1, Err: fmt.Errorf("invalid files: %d of %d", invalid, len(files))}
+	}
+	return nil
+}
+
+// readManifests reads the files that the arguments name, each one once. It prints what it does not read to out.
+func readManifests(paths []string, stdin io.Reader, out io.Writer) (files []source.ManifestFile, err error) {
+	known := map[string]bool{}
+	for _, path := range paths {
+		var found []source.ManifestFile
+		switch st, err := os.Stat(path); {
+		case path == "-":
+			if !known[path] {
+				known[path] = true
+				files = append(files, readManifest("<stdin>", stdin))
+			}
+		case err == nil && st.IsDir():
+			var unread []string
+			if found, unread, err = source.ReadDirectory(path); err != nil {
+				found = []source.ManifestFile{{Path: path, Err: err}}
+			} else if err := printUnread(path, len(found), unread, out); err != nil {
+				return nil, err
+			}
+		default:
+			found = []source.ManifestFile{readManifestFile(path)}
+		}
+		for _, file := range found {
+			absolute, err := filepath.Abs(file.Path)
+			if err != nil {
+				return nil, err
+			}
+			if !known[absolute] {
+				known[absolute] = true
+				files = append(files, file)
+			}
+		}
+	}
+	return files, nil
+}
+
+// readManifestFile reads a file of any type, such as a pipe that a shell passes.
+func readManifestFile(path string) source.ManifestFile {
+	file, err := os.Open(path)
+	if err != nil {
+		return source.ManifestFile{Path: path, Err: err}
+	}
+	defer file.Close() // read only
+	return readManifest(path, file)
+}
+
+func readManifest(name string, from io.Reader) source.ManifestFile {
+	data, err := io.ReadAll(io.LimitReader(from, source.MaxFileSize+1))
+	if err == nil && len(data) > source.MaxFileSize {
+		err = fmt.Errorf("more than %d bytes", source.MaxFileSize)
+	}
+	return source.ManifestFile{Path: name, Data: data, Err: err}
+}
+
+// printUnread prints which files of a directory are not manifests, or that it has none.
+func printUnread(dir string, manifests int, unread []string, out io.Writer) error {
+	for _, name := range unread {
+		if _, err := fmt.Fprintf(out, "%s: warning: ignored because of its name: manifests end in .yaml, .yml, .json "+
+			"or .manifest\n", filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	if manifests > 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "%s: no manifests\n", dir)
+	return err
+}
+
+// printChecked prints the errors of a file, or what it defines and its warnings.
+func printChecked(f source.CheckedFile, out, problems io.Writer) error {
+	for _, e := range f.Errors {
+		if _, err := fmt.Fprintln(problems, e.String()); err != nil {
+			return err
+		}
+	}
+	if f.Desired == nil {
+		return nil
+	}
+	for _, w := range f.Desired.Warnings {
+		at := f.Path
+		if w.Line > 0 {
+			at += fmt.Sprintf(":%d", w.Line)
+		}
+		if _, err := fmt.Fprintf(out, "%s: warning: %s\n", at, w.Message); err != nil {
+			return err
+		}
+	}
+	if len(f.Errors) > 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "%s: valid: %s\n", f.Path, f.Desired.Summary())
 	return err
 }
