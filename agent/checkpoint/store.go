@@ -33,7 +33,9 @@ type Store struct {
 	nodeValues     map[string][]byte     // not yet committed values of the node; nil: delete
 	waiters        []chan error          // waiting for the next commit
 	histories      map[types.UID]func() History
-	degradedReason string // empty: not degraded
+	degradedReason string    // empty: not degraded
+	commitStart    time.Time // of the commit in progress; zero: none
+	stallReported  bool      // that the commit in progress takes too long
 
 	// Owned by Run.
 	lastWritten map[types.UID]Record // the pod and objects of each pod's last commit
@@ -89,12 +91,15 @@ func (s *Store) Sync(ctx context.Context, uid types.UID, r Record) error {
 	return s.Flush(ctx)
 }
 
-// Flush waits until all previous changes survive a power failure. While the store is degraded it
-// fails at once with ErrDegraded.
+// stallTimeout is how long a commit may take. Commits of a working disk are faster, even on a busy host.
+const stallTimeout = 10 * time.Second
+
+// Flush waits until all previous changes survive a power failure. While the store is degraded or the
+// disk has not responded for stallTimeout, it fails with ErrDegraded.
 func (s *Store) Flush(ctx context.Context) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
-	why := s.degradedReason
+	why := s.problem()
 	if why == "" {
 		s.waiters = append(s.waiters, done)
 	}
@@ -104,11 +109,19 @@ func (s *Store) Flush(ctx context.Context) error {
 		return fmt.Errorf("%w: %s", ErrDegraded, why)
 	}
 	notify(s.flushRequested)
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
+	check := time.NewTicker(stallTimeout / 10)
+	defer check.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-check.C:
+			if bad, why := s.Degraded(); bad {
+				return fmt.Errorf("%w: %s", ErrDegraded, why)
+			}
+		}
 	}
 }
 
@@ -116,7 +129,21 @@ func (s *Store) Flush(ctx context.Context) error {
 func (s *Store) Degraded() (bool, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.degradedReason != "", s.degradedReason
+	why := s.problem()
+	return why != "", why
+}
+
+// problem returns why records are in memory only. It returns an empty string if they are not. s.mu must be
+// held.
+func (s *Store) problem() string {
+	if s.degradedReason != "" || s.commitStart.IsZero() || time.Since(s.commitStart) < stallTimeout {
+		return s.degradedReason
+	}
+	if !s.stallReported {
+		s.stallReported = true
+		s.opt.Log.Warn("local store does not respond", "path", s.opt.Path, "took", stallTimeout)
+	}
+	return fmt.Sprintf("a write to disk has not completed for %s", stallTimeout)
 }
 
 // Run writes changes until ctx ends, and then once more. It is the only writer and must be called
@@ -253,6 +280,9 @@ func (s *Store) commit(histories map[types.UID]func() History) {
 	b, waiters, f := batch{s.pending, s.nodeValues, histories}, s.waiters, s.file
 	idle := b.empty() && len(waiters) == 0 && s.degradedReason == "" && f != nil
 	s.pending, s.nodeValues, s.waiters = map[types.UID]*Record{}, map[string][]byte{}, nil
+	if !idle {
+		s.commitStart, s.stallReported = time.Now(), false
+	}
 	s.mu.Unlock()
 	if idle {
 		return
@@ -293,7 +323,7 @@ func (s *Store) reopen(f **file) error {
 func (s *Store) finishCommit(b batch, f *file, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.file = f
+	s.file, s.commitStart = f, time.Time{}
 	before := s.degradedReason
 	s.degradedReason = ""
 	if err != nil {

@@ -14,7 +14,7 @@
 // Stages 3 to 5 carry out the plan and decide nothing. Each action runs on its
 // own goroutine, and its outcome is an input of a later pass: no pass waits for
 // a pull, a mount or a stop. A pass waits for at most one disk write, at most
-// healthSaveTimeout, before it publishes a changed readiness.
+// saveTimeout, before it publishes a changed readiness.
 //
 // Each stage is one file, which also declares the adapter interfaces that the
 // stage needs. The package imports no adapter: cmd/berth joins them.

@@ -9,13 +9,10 @@ import (
 	"berth/agent/plan"
 )
 
-// A full or failing disk must not keep pods from starting or terminating: a sync
-// pass or an action that waits for a record continues after a timeout. The store
-// reports the failure.
-const (
-	actionSaveTimeout = 2 * time.Second        // for the record that an action requires
-	healthSaveTimeout = 500 * time.Millisecond // for the record of a changed readiness
-)
+// saveTimeout bounds the wait for a record that an action or a changed readiness requires. A hanging
+// disk must not keep pods from starting or terminating: the sync pass or the action continues, and the
+// store reports the failure. On a full or failing disk, and while the disk hangs, the wait ends at once.
+const saveTimeout = 10 * time.Second
 
 // saveRecord passes the record to the store if it has changed. It does not wait.
 func (w *Worker) saveRecord(p plan.Plan) {
@@ -90,7 +87,7 @@ type durableRecord struct {
 
 func (w *Worker) newDurableRecord() *durableRecord {
 	return &durableRecord{flushing: make(chan struct{}, 1), flush: func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, actionSaveTimeout)
+		ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 		defer cancel()
 		err := w.agent.Flush(ctx)
 		if err != nil {
@@ -122,7 +119,7 @@ func (w *Worker) persistHealth(ctx context.Context, p plan.Plan) {
 	if !p.MemoryBeforeStatus {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, healthSaveTimeout)
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	if err := w.agent.Flush(ctx); err != nil {
 		w.log.Debug("readiness not on disk", "err", err)

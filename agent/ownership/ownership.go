@@ -1,5 +1,11 @@
 package ownership
 
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+)
+
 // Evidence is everything that is known about the owner of a pod.
 type Evidence struct {
 	HasDir  bool // the pod has a directory below the root directory
@@ -34,4 +40,12 @@ func (e Evidence) Conflict() string {
 		return "the pod cgroup contains processes that were not started by berth"
 	}
 	return ""
+}
+
+// Instance returns the value of the label that distinguishes the objects of several berths in one
+// runtime. It depends only on the root directory, so that a lost store does not change it: agents
+// with the same root directory are the same instance.
+func Instance(rootDir string) string {
+	sum := sha256.Sum256([]byte(filepath.Clean(rootDir)))
+	return hex.EncodeToString(sum[:8])
 }
