@@ -100,6 +100,10 @@ func containerFromStatus(ctx context.Context, s *runtimeapi.ContainerStatus, san
 	}
 	if out.State == plan.Exited {
 		out.ExitCode, out.Reason = s.ExitCode, s.Reason
+		// containerd takes the start time after the start, when a short process has exited already.
+		if !out.FinishedAt.IsZero() && out.FinishedAt.Before(out.StartedAt) {
+			out.FinishedAt = out.StartedAt
+		}
 		out.Message = terminationMessage(ctx, s, meta)
 		out.Interrupted = startInterrupted(s)
 	}

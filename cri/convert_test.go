@@ -81,20 +81,36 @@ func TestStartInterrupted(t *testing.T) {
 	}
 }
 
-func TestContainerFromStatusImageName(t *testing.T) {
-	t.Parallel()
-	labels := map[string]string{
+// containerStatus returns the status of a container that berth created.
+func containerStatus() *runtimeapi.ContainerStatus {
+	return &runtimeapi.ContainerStatus{Id: "1", Labels: map[string]string{
 		criconfig.OwnerLabel: criconfig.OwnerVersion, "io.kubernetes.container.name": "a",
 		"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": "u",
-	}
-	annotations := map[string]string{"berth.dev/kind": plan.Main.String()}
+	}, Annotations: map[string]string{"berth.dev/kind": plan.Main.String()}}
+}
+
+func TestContainerFromStatusImageName(t *testing.T) {
+	t.Parallel()
 	for name, want := range map[string]string{"docker.io/library/a:1": "docker.io/library/a:1", "sha256:0123": "",
 		"": ""} {
-		k, ok := containerFromStatus(t.Context(), &runtimeapi.ContainerStatus{
-			Id: "1", Labels: labels, Annotations: annotations, Image: &runtimeapi.ImageSpec{Image: name},
-		}, "s")
+		s := containerStatus()
+		s.Image = &runtimeapi.ImageSpec{Image: name}
+		k, ok := containerFromStatus(t.Context(), s, "s")
 		if !ok || k.ImageName != want {
 			t.Errorf("%q: got image name %q, want %q", name, k.ImageName, want)
+		}
+	}
+}
+
+// TestContainerDoesNotFinishBeforeItsStart: an unknown time of the exit stays unknown.
+func TestContainerDoesNotFinishBeforeItsStart(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ started, finished, want int64 }{{20, 30, 30}, {20, 10, 20}, {20, 0, 0}, {0, 10, 10}} {
+		s := containerStatus()
+		s.State, s.StartedAt, s.FinishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, row.started, row.finished
+		got, ok := containerFromStatus(t.Context(), s, "s")
+		if !ok || !got.FinishedAt.Equal(timeFromNanos(row.want)) {
+			t.Errorf("started %d, finished %d: got %v, want %d", row.started, row.finished, got.FinishedAt, row.want)
 		}
 	}
 }

@@ -45,7 +45,8 @@ type LeakedTask struct {
 	RuncDir string // state directory of runc; empty: none
 	Shims   []int  // process IDs; empty: no shim runs
 	// Owned means that the bundle, the runc state or the cgroup of a process proves that berth
-	// created the task. Without that proof, nothing runs in it and it has no bundle.
+	// created the task. Without that proof, nothing runs in it and it has no bundle, or one without a
+	// specification.
 	Owned bool
 }
 
@@ -299,7 +300,23 @@ func classifyTask(t LeakedTask, tasks string, procs processes, s LeakSearch) (Le
 		}
 	}
 	t.Owned = len(inside) > 0
-	return t, t.Owned || t.Bundle == "" && (len(t.Shims) > 0 || isAbortedCreate(t, time.Now()))
+	now := time.Now()
+	if t.Bundle != "" {
+		return t, t.Owned || isIncompleteBundle(t, now)
+	}
+	return t, t.Owned || len(t.Shims) > 0 || isAbortedCreate(t, now)
+}
+
+// isIncompleteBundle reports whether containerd did not complete the creation or the removal of a bundle: the
+// directory has been without a specification for a while, and neither a shim nor runc nor another process
+// knows the task. Like the directory of an aborted creation by runc, it has no owner.
+func isIncompleteBundle(t LeakedTask, now time.Time) bool {
+	at, err := os.Stat(t.Bundle)
+	if err != nil || now.Sub(at.ModTime()) < abortedCreateAge || len(t.Shims) > 0 || t.RuncDir != "" {
+		return false
+	}
+	_, err = os.Lstat(filepath.Join(t.Bundle, "config.json"))
+	return errors.Is(err, fs.ErrNotExist) && !isMentionedByProcess(t.ID)
 }
 
 // abortedCreateAge is far longer than runc needs to write the state of a new container.

@@ -377,3 +377,37 @@ func TestClassifyTaskAbortedByRunc(t *testing.T) {
 		t.Error("a missing directory was classified as leaked")
 	}
 }
+
+// TestClassifyIncompleteBundle: a bundle without a specification, shim and runc state has no owner after a while.
+func TestClassifyIncompleteBundle(t *testing.T) {
+	t.Parallel()
+	id := strings.Repeat("cd34", 16) // no other test runs a process that mentions it
+	bundle := filepath.Join(t.TempDir(), id)
+	if err := os.MkdirAll(filepath.Join(bundle, "rootfs"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	aged := func() {
+		at := time.Now().Add(-abortedCreateAge - time.Second)
+		if err := os.Chtimes(bundle, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(what string, task LeakedTask, want bool) {
+		t.Helper()
+		task.ID, task.Bundle = id, bundle
+		got, ok := classifyTask(task, "/tasks", processes{}, LeakSearch{})
+		if ok != want || got.Owned {
+			t.Errorf("%s: %v %+v", what, ok, got)
+		}
+	}
+	check("a new directory", LeakedTask{}, false)
+	aged()
+	check("an old directory", LeakedTask{}, true)
+	check("it has a shim", LeakedTask{Shims: []int{1 << 30}}, false)
+	check("runc has a state", LeakedTask{RuncDir: t.TempDir()}, false)
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	aged()
+	check("it has a specification of another owner", LeakedTask{}, false)
+}

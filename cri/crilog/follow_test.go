@@ -43,7 +43,7 @@ func (s *output) String() string {
 // await waits until the text ends with the suffix.
 func (s *output) await(t *testing.T, suffix string) {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for !strings.HasSuffix(s.String(), suffix) {
 		select {
 		case <-s.more:
@@ -147,8 +147,8 @@ func (f *follower) finish(t *testing.T, want string) {
 		if err != nil {
 			t.Errorf("ended with %v", err)
 		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("still following 20 s after the container exited")
+	case <-time.After(time.Minute):
+		t.Fatal("still following a minute after the container exited")
 	}
 	if got := f.String(); got != want {
 		i := 0
