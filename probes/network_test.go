@@ -23,11 +23,14 @@ import (
 	"berth/agent/plan"
 )
 
-// runOnce runs a probe of a container on loopback once.
+// answerTimeout is how long a test waits for what happens at once on an idle machine.
+const answerTimeout = time.Minute
+
+// runOnce runs a probe of a container on loopback once. The default of its timeout is answerTimeout.
 func runOnce(t *testing.T, spec corev1.Probe, ports ...corev1.ContainerPort) outcome {
 	t.Helper()
 	if spec.TimeoutSeconds == 0 {
-		spec.TimeoutSeconds = 5
+		spec.TimeoutSeconds = int32(answerTimeout / time.Second)
 	}
 	c := corev1.Container{Name: "c", Ports: ports}
 	o := New(Options{})
@@ -182,7 +185,10 @@ func TestHTTP(t *testing.T) {
 			if c.get.Port == (intstr.IntOrString{}) {
 				c.get.Port = intstr.FromInt32(port)
 			}
-			spec := corev1.Probe{TimeoutSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &c.get}}
+			spec := corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &c.get}}
+			if c.get.Path == "/slow" {
+				spec.TimeoutSeconds = 1
+			}
 			got := runOnce(t, spec, corev1.ContainerPort{Name: "web", ContainerPort: port})
 			if got.result != c.want || !strings.Contains(got.output, c.says) {
 				t.Errorf("%s: %q", got.result, got.output)
@@ -251,7 +257,7 @@ func TestHTTP2OverTLS(t *testing.T) {
 		in:      &instance{watch: plan.ProbeTarget{ID: "c-0", Name: "c"}},
 		spec:    &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &get}},
 		host:    "127.0.0.1",
-		timeout: 5 * time.Second,
+		timeout: answerTimeout,
 	}
 	do := o.runner(x, &corev1.Container{Name: "c"})
 	for range 3 {
@@ -261,7 +267,7 @@ func TestHTTP2OverTLS(t *testing.T) {
 		for _, c := range []chan struct{}{made, closed} { // one connection per probe, all of them closed
 			select {
 			case <-c:
-			case <-time.After(5 * time.Second):
+			case <-time.After(answerTimeout):
 				t.Fatal("a connection was not closed")
 			}
 		}
@@ -273,7 +279,7 @@ func TestHTTP2OverTLS(t *testing.T) {
 	}
 	select {
 	case <-closed:
-	case <-time.After(5 * time.Second):
+	case <-time.After(answerTimeout):
 		t.Error("the connection to an unresponsive server was not closed")
 	}
 }
@@ -365,14 +371,12 @@ func TestGRPC(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
-			got := runOnce(
-				t,
-				corev1.Probe{
-					TimeoutSeconds: 1,
-					ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: c.port, Service: &c.service,
-						Mode: c.mode}},
-				},
-			)
+			spec := corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: c.port,
+				Service: &c.service, Mode: c.mode}}}
+			if c.name == "no response" {
+				spec.TimeoutSeconds = 1
+			}
+			got := runOnce(t, spec)
 			if got.result != c.want || !strings.Contains(got.output, c.says) {
 				t.Errorf("%s after %s: %q", got.result, time.Since(began), got.output)
 			}

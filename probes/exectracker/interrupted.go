@@ -21,7 +21,9 @@ const (
 	noLimit = time.Duration(1<<63 - 1)
 	// cleanupWindow is how long an interrupted command is tracked: the runtime may be about to
 	// start or to kill it.
-	cleanupWindow   = 2 * time.Second
+	cleanupWindow = 2 * time.Second
+	// cleanupTimeout ends the cleanup of a command whose processes do not die.
+	cleanupTimeout  = time.Minute
 	cleanupInterval = 100 * time.Millisecond
 	// runtimeRetryInterval is the interval of retries if the runtime does not respond.
 	runtimeRetryInterval = time.Second
@@ -156,8 +158,15 @@ func (r *Tracker) cleanUpOne(ctx context.Context, c *interruptedExec) (done bool
 	if crowded {
 		leaders = 0
 	}
-	if n := killSessions(c.pid, sessions, c.RequestedAt, leaders) + c.killTrees(c.pid); n > 0 {
-		r.opt.Log.Info("processes of interrupted command killed", "containerID", c.Container, "processes", n)
+	killed := killSessions(c.pid, sessions, c.RequestedAt, leaders) + c.killTrees(c.pid)
+	if killed > 0 {
+		r.opt.Log.Info("processes of interrupted command killed", "containerID", c.Container, "processes", killed)
 	}
-	return time.Since(c.trackedSince) > cleanupWindow, cleanupInterval
+	return isCleanedUp(time.Since(c.trackedSince), killed), cleanupInterval
+}
+
+// isCleanedUp reports whether the cleanup of a command ends after the given time. The children of a process that
+// was killed just now are killed in the next round, when it is dead: a round can take longer than the window.
+func isCleanedUp(after time.Duration, killed int) bool {
+	return after > cleanupTimeout || after > cleanupWindow && killed == 0
 }

@@ -237,3 +237,22 @@ func TestUserExecsExpire(t *testing.T) {
 	}
 	r.execEnded(hung, false)
 }
+
+// TestCleanupOutlastsSlowRounds: on a busy machine, the first round takes longer than the cleanup window. It
+// kills the leader of a session, and the leader's other children are killed when it is dead.
+func TestCleanupOutlastsSlowRounds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		after  time.Duration
+		killed int
+		want   bool
+	}{
+		{time.Second, 0, false}, {time.Second, 2, false},
+		{3 * time.Second, 3, false}, {3 * time.Second, 0, true},
+		{2 * time.Minute, 1, true}, // a process that does not die
+	} {
+		if got := isCleanedUp(c.after, c.killed); got != c.want {
+			t.Errorf("isCleanedUp(%s, %d) = %v, want %v", c.after, c.killed, got, c.want)
+		}
+	}
+}
