@@ -102,7 +102,8 @@ func (f Facts) addressRows(s *Settings) {
 			return
 		}
 		same := func(other any) bool {
-			return strings.Contains(a.Address, ":") == strings.Contains(other.(string), ":")
+			text, _ := other.(string) // of this function
+			return strings.Contains(a.Address, ":") == strings.Contains(text, ":")
 		}
 		if !slices.ContainsFunc(list, same) { // one for each family
 			list = append(list, a.Address)

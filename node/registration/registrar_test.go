@@ -94,7 +94,7 @@ func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for timeout := time.After(30 * time.Second); !f(); {
+	for timeout := time.After(2 * time.Minute); !f(); {
 		select {
 		case <-tick.C:
 		case <-timeout:
@@ -550,7 +550,8 @@ func checkLiveMachineIsRejected(t *testing.T, now func() time.Time) {
 	s := newServer(t)
 	s.set(foreignNode())
 	s.setLeaseRenewed(now())
-	w := run(t, s)
+	// The time in which a busy machine must renew the lease once.
+	w := run(t, s, func(o *Options) { o.LeaseDuration = 10 * time.Second })
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -181,6 +181,9 @@ func runSteps(out io.Writer, r *handover.Record, written error, observe func() (
 	}
 }
 
+// execute executes one step.
+//
+//nolint:gocyclo // one case after another, each on its own
 func (x *Executor) execute(ctx context.Context, step handover.Step, r *handover.Record,
 	state handover.Host) error {
 	switch step {
@@ -215,7 +218,13 @@ func (x *Executor) execute(ctx context.Context, step handover.Step, r *handover.
 		r.Completed = true
 		return r.Write(x.StateDir)
 	case handover.StopBerth:
-		return x.systemctl(ctx, "stop", systemd.DrainUnitName, "berth.service")
+		if err := x.systemctl(ctx, "stop", systemd.DrainUnitName, "berth.service"); err != nil {
+			return err
+		}
+		// A berth that did not start in time leaves its unit failed. The command fails for a unit that systemd
+		// does not have in memory, which is not failed.
+		_ = x.systemctl(ctx, "reset-failed", "berth.service")
+		return nil
 	case handover.DisableBerth:
 		return x.systemctl(ctx, "disable", systemd.DrainUnitName, "berth.service")
 	case handover.ReleasePods:
