@@ -174,7 +174,7 @@ func TestRun(t *testing.T) {
 	}()
 	expect := func(want string) {
 		t.Helper()
-		for bound := time.After(10 * time.Second); ; {
+		for bound := time.After(time.Minute); ; {
 			if _, why := n.Ready(); why == want && n.running.Load() == 1 {
 				return
 			}

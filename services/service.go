@@ -83,6 +83,8 @@ func (s *Service) HasClusterIP() bool { return len(s.ClusterIPs) > 0 }
 
 // FromService returns the compact form of a Service. Invalid addresses, which the API does not
 // permit, are left out.
+//
+//nolint:gocyclo // one case after another, each on its own
 func FromService(svc *corev1.Service) *Service {
 	spec := &svc.Spec
 	s := &Service{

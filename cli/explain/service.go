@@ -105,13 +105,13 @@ func (s ServiceState) action(f ruleset.ExplainedFrontend) string {
 	case t.Class == ruleset.Drop:
 		return "dropped: no endpoint on this node, and the traffic policy is Local"
 	case t.Class == ruleset.InternalLocal:
-		return fmt.Sprintf("to %s on this node", count(int(t.Local), "endpoint"))
+		return fmt.Sprintf("to %s on this node", countEndpoints(int(t.Local)))
 	case t.Class == ruleset.ExternalLocal && t.Local == 0:
 		return "dropped for other hosts: no endpoint on this node, and externalTrafficPolicy is Local"
 	case t.Class == ruleset.ExternalLocal:
-		return fmt.Sprintf("to %s on this node, with the address of the client", count(int(t.Local), "endpoint"))
+		return fmt.Sprintf("to %s on this node, with the address of the client", countEndpoints(int(t.Local)))
 	}
-	return "to " + count(int(t.Cluster), "endpoint")
+	return "to " + countEndpoints(int(t.Cluster))
 }
 
 // answers reports whether connections of any client reach an endpoint through the frontend.
@@ -135,7 +135,7 @@ func (s ServiceState) summary(view nodeapi.Service) string {
 		return name + " is another name for " + s.Service.ExternalName + ", which DNS returns to clients"
 	case s.Service.Headless && s.Service.ProxiedBy == "":
 		return fmt.Sprintf("%s is headless: DNS returns %d of %s to clients, and the node routes nothing", name, used,
-			count(total, "endpoint"))
+			countEndpoints(total))
 	case s.NotProxied != "":
 		return fmt.Sprintf("this node does not route %s: %s", name, s.NotProxied)
 	case s.Proxy == proxyOff:
@@ -147,9 +147,9 @@ func (s ServiceState) summary(view nodeapi.Service) string {
 		return "nothing answers at the addresses of " + name
 	case len(s.problemsOfFrontends()) > 0:
 		return fmt.Sprintf("this node sends connections to %d of %s of %s, but not from all of its addresses", used,
-			count(total, "endpoint"), name)
+			countEndpoints(total), name)
 	}
-	return fmt.Sprintf("this node sends connections for %s to %d of %s", name, used, count(total, "endpoint"))
+	return fmt.Sprintf("this node sends connections for %s to %d of %s", name, used, countEndpoints(total))
 }
 
 // problems returns why nothing answers at some addresses of the Service, in sentences.
@@ -198,7 +198,7 @@ func (s ServiceState) problemOfPort(p *ruleset.ExplainedPort) string {
 		for _, r := range slices.Sorted(maps.Keys(reasons)) {
 			parts = append(parts, fmt.Sprintf("%d %s", reasons[r], r))
 		}
-		return fmt.Sprintf("%s has %s, and none is used: %s.", name, count(len(p.Endpoints), "endpoint"),
+		return fmt.Sprintf("%s has %s, and none is used: %s.", name, countEndpoints(len(p.Endpoints)),
 			strings.Join(parts, "; "))
 	}
 	for _, slice := range s.Slices {
@@ -253,9 +253,9 @@ func (s ServiceState) holder(f ruleset.ExplainedFrontend) string {
 	return s.AddressHolder(f.Address)
 }
 
-func count(n int, noun string) string {
+func countEndpoints(n int) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 endpoint"
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d endpoints", n)
 }

@@ -109,7 +109,7 @@ func TestRunReportsSendsEachStatusOnce(t *testing.T) {
 	r := newFixture(t)
 	r.attachSandbox("s", "a")
 	r.restart() // signals a status that was not reported
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	sent := func(context.Context, Pod, []byte) error { cancel(); return nil }
 	r.nets.RunReports(ctx, sent, slog.New(slog.DiscardHandler))
@@ -123,7 +123,7 @@ func TestRunChecksReportsFailures(t *testing.T) {
 	r := newFixture(t)
 	r.attachSandbox("s", "a")
 	r.write("CHECK", "", 0o644)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ready := make(chan struct{})
 	close(ready)

@@ -184,8 +184,8 @@ func networkFields() []BerthField {
 			"networkPolicy",
 			"auto, on or off",
 			"auto",
-			"enforce NetworkPolicies on the pods of a node that has joined a server; auto: on with berth-control, off " +
-				"with another control plane, which needs a ClusterRole; see network-policy.md",
+			"enforce NetworkPolicies on the pods of a node that has joined a server; auto: on with berth-control, " +
+				"off with another control plane, which needs a ClusterRole; see network-policy.md",
 			"",
 		},
 	}

@@ -46,7 +46,8 @@ var table = []Field{
 		Path:  "staticPodPath",
 		Class: Supported,
 		Note: "a directory or a file; in a directory, files with the suffixes `.yaml`, `.yml`, `.json` and " +
-			"`.manifest` are read, and others are logged; they may define Pods, workloads, Services, ConfigMaps and Secrets",
+			"`.manifest` are read, and others are logged; they may define Pods, workloads, Services, ConfigMaps and " +
+			"Secrets",
 	},
 	{Path: "podLogsDir", Class: Supported},
 	{Path: "syncFrequency", Class: Ignored, Note: "pods are synced when something changes"},

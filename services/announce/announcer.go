@@ -2,6 +2,8 @@ package announce
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -366,4 +368,27 @@ func (a *Announcer) closeAll() {
 	a.mu.Lock()
 	a.announcers, a.conflicts = nil, nil
 	a.mu.Unlock()
+}
+
+// StoreKey is the key in the agent's local store of what the node announces.
+const StoreKey = "load-balancer-terms"
+
+// EncodeTerms returns the value for the local store.
+func EncodeTerms(terms map[netip.Addr]uint32) []byte {
+	value, err := json.Marshal(terms)
+	if err != nil {
+		panic(fmt.Sprintf("encode terms: %v", err)) // plain data: a bug
+	}
+	return value
+}
+
+// DecodeTerms decodes a value of the local store.
+func DecodeTerms(value []byte) (terms map[netip.Addr]uint32, err error) {
+	if len(value) == 0 {
+		return nil, nil
+	}
+	if err := json.Unmarshal(value, &terms); err != nil {
+		return nil, fmt.Errorf("%s: %w", StoreKey, err)
+	}
+	return terms, nil
 }

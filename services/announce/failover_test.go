@@ -371,7 +371,7 @@ func TestFailover(t *testing.T) {
 		if !strings.HasPrefix(client, strings.TrimSuffix(vip, "200")) {
 			t.Errorf("the pod sees the client as %s", client)
 		}
-		// The agent dies: the client keeps its cache entry, and nothing tells it.
+		// The agent dies: the client keeps its cache entry, and gets no message.
 		holder.stop()
 		holder.must(holder.h.LinkSetDown(holder.link("eth0")))
 		next, _, took := l.answering(failoverBound(), vip, func(n string) bool { return n != holder.name })

@@ -80,7 +80,7 @@ func linkFor(links []link, a netip.Addr) (found *link) {
 		for _, p := range links[i].networks {
 			ofNetwork := a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || isLast(p, a))
 			if p.Contains(a) && p.Bits() > bits && !ofNetwork {
-				found, bits = &links[i], p.Bits()
+				found, bits = &links[i], p.Bits() //nolint:gosec // i is an index of links
 			}
 		}
 	}
@@ -131,6 +131,6 @@ func followLinks(ctx context.Context, ns netns.NsHandle, changed chan<- struct{}
 
 // drain waits for the goroutine of a subscription, which closes its channel.
 func drain[T any](c <-chan T) {
-	for range c { //nolint:revive // nothing to do
+	for range c {
 	}
 }

@@ -136,20 +136,23 @@ func TestWaitingQueriesAreLimited(t *testing.T) {
 func TestLoopIsRefused(t *testing.T) {
 	t.Parallel()
 	var s *running
-	var refused atomic.Int32
+	refused := make(chan struct{}, 100)
 	s = forwarding(t, fakeServers{"127.0.0.1": func(_ string, q *dns.Msg) []*dns.Msg {
 		client := dns.Client{Timeout: patience}
 		if a, _, err := client.Exchange(queryFor(q.Question[0].Name, dns.TypeA).SetEdns0(1232, false),
 			s.address.String()); err == nil && a.Rcode == dns.RcodeRefused {
-			refused.Add(1)
+			refused <- struct{}{}
 		}
 		return failing(dns.RcodeServerFailure, 0)("", q)
 	}, "192.0.2.2": answering("198.51.100.2", 20)}, "127.0.0.1", "192.0.2.2")
 	if a := s.exchange(t, "tcp", queryFor("example.org", dns.TypeA)); len(a.Answer) != 1 {
 		t.Error(a)
 	}
-	if n := refused.Load(); n != 1 {
-		t.Errorf("%d queries refused", n)
+	// On a busy machine, the next upstream server is asked, and answers, before the first has been refused.
+	select {
+	case <-refused:
+	case <-time.After(patience):
+		t.Error("the query of the loop was not refused")
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package activation decides whether the service proxy and the DNS server of the node run, and on
+// Package enablement decides whether the service proxy and the DNS server of the node run, and on
 // which addresses the DNS server answers.
 //
 // Both are on for a standalone node and with berth-control, unless the configuration says otherwise:

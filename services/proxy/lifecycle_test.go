@@ -184,7 +184,7 @@ func (w *world) waitForRules(changes int) {
 	defer k.close()
 	first, err := k.generation()
 	w.node.must(err)
-	for deadline := time.Now().Add(answerTimeout); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; { // a child starts, and makes each of the changes
 		n, err := k.generation()
 		w.node.must(err)
 		if int(n-first) >= changes {
