@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 // directory that the host creates for the agent.
 type AgentOptions struct {
 	Binary        string // see BuildBerth
+	Client        string // program of Agent.Command; empty: Binary
 	Host          *Host
 	Name          string // name of the agent's directory, for a host with several agents; default: agent
 	ManifestDir   string
@@ -48,6 +50,7 @@ type Agent struct {
 	LogsDir     string // logs of the pods
 	ConfigFile  string
 	Binary      string
+	Client      string   // program of Command; empty: Binary
 	Args        []string // arguments of the program
 
 	env   []string
@@ -72,7 +75,7 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 		return other
 	}
 	a := &Agent{
-		Host: o.Host, Binary: o.Binary,
+		Host: o.Host, Binary: o.Binary, Client: o.Client,
 		ManifestDir: or(o.ManifestDir, filepath.Join(dir, "manifests")),
 		RootDir:     or(o.RootDir, filepath.Join(dir, "kubelet")),
 		StateDir:    or(o.StateDir, filepath.Join(dir, "state")),
@@ -322,7 +325,9 @@ func (a *Agent) WaitReady(ctx context.Context) error {
 
 // Command returns a call of another command of the program on this agent's node.
 func (a *Agent) Command(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, a.Binary, append([]string{"--socket", a.Socket}, args...)...)
+	cmd := exec.CommandContext(ctx, cmp.Or(a.Client, a.Binary), append([]string{"--socket", a.Socket}, args...)...)
+	cmd.Env = append(os.Environ(), fewCollections()...)
+	return cmd
 }
 
 // Log returns the log of the agent over all its starts.

@@ -255,6 +255,12 @@ func buildPackage(ctx context.Context, command, module, pkg string, o BuildOptio
 	}
 	args = append(args, "-ldflags", "-s -w", "-tags", tags, "-o", tmp, pkg)
 	path := filepath.Join(dir, key)
+	if os.Getenv("BERTH_PREBUILT") != "" {
+		// make test has just built all variants. go build would take a CPU-second to find them up to date.
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
 	err = withLock(filepath.Join(dir, key+".lock"), func() error {
 		// go build does not link again if the output is up to date: start with the program of another process.
 		if err := copyFile(tmp, path); err != nil && !errors.Is(err, fs.ErrNotExist) {

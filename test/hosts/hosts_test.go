@@ -109,7 +109,7 @@ func runPod(t *testing.T, h *Host, name string, hostPort int32) *pod {
 // waitHTTP waits until a web server responds with status 200.
 func waitHTTP(t *testing.T, address string) {
 	t.Helper()
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	err := WaitFor(t.Context(), "a response from "+address, func() (bool, error) {
 		r, err := client.Get("http://" + address + "/")
 		if err != nil {
@@ -117,7 +117,7 @@ func waitHTTP(t *testing.T, address string) {
 		}
 		defer r.Body.Close()
 		_, err = io.Copy(io.Discard, r.Body)
-		return r.StatusCode == 200, err
+		return r.StatusCode == 200 && err == nil, nil
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,7 +71,11 @@ func (h *Host) PodResources() []string {
 		}
 	}
 	for _, dir := range r.runtimeDirs() {
-		out = append(out, "directory "+dir)
+		files, _ := filepath.Glob(filepath.Join(dir, "*"))
+		for i, f := range files {
+			files[i] = filepath.Base(f)
+		}
+		out = append(out, fmt.Sprintf("directory %s %v", dir, files))
 	}
 	out = append(out, h.containerdRecords(context.Background())...)
 	ids := h.loggedIDs.read(r.log())

@@ -101,8 +101,9 @@ func (l *Logind) inhibit(string, string, string, string) (dbus.UnixFD, *dbus.Err
 		return 0, dbus.MakeFailedError(err)
 	}
 	l.locks <- r
+	fd := dbus.UnixFD(w.Fd())
 	time.AfterFunc(inhibitorTimeout, func() { w.Close() })
-	return dbus.UnixFD(w.Fd()), nil
+	return fd, nil
 }
 
 func (l *Logind) get(_, name string) (dbus.Variant, *dbus.Error) {

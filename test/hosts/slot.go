@@ -33,6 +33,7 @@ type record struct {
 	PodCIDR  netip.Prefix
 	CNI      bool
 	Handlers []string
+	Disk     bool   // images and writable layers are on a disk of their own
 	Sandbox  string // image of the sandboxes
 	LAN      int    // number of the LAN that the host is connected to, from 1; 0: none
 	Holder   int    // process that holds the mount namespace of a host on a LAN

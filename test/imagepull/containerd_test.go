@@ -105,7 +105,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 	t.Cleanup(func() { conn.Close() })
 	c.service = runtimeapi.NewImageServiceClient(conn)
 	waitFor(t, "containerd is ready", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		_, err := c.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 		return err == nil

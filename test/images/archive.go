@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -187,9 +189,11 @@ func Load(path string) (v1.Image, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read image archive %s: %w", path, err)
 		}
-		if files[h.Name], err = io.ReadAll(r); err != nil {
+		data := make([]byte, h.Size)
+		if _, err := io.ReadFull(r, data); err != nil {
 			return nil, fmt.Errorf("read image archive %s: %w", path, err)
 		}
+		files[h.Name] = data
 	}
 	var index v1.IndexManifest
 	if err := json.Unmarshal(files["index.json"], &index); err != nil {
@@ -257,3 +261,16 @@ func (l loadedLayer) MediaType() (types.MediaType, error) { return types.OCILaye
 func (l loadedLayer) Compressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(l.data)), nil
 }
+
+// headerSource implements fs.FileInfo for an entry, which lets archive/tar map its mode.
+type headerSource struct {
+	name string
+	entry
+}
+
+func (h headerSource) Name() string       { return path.Base(h.name) }
+func (h headerSource) Size() int64        { return int64(len(h.data)) }
+func (h headerSource) Mode() fs.FileMode  { return h.mode }
+func (h headerSource) ModTime() time.Time { return time.Unix(0, 0).UTC() }
+func (h headerSource) IsDir() bool        { return h.mode.IsDir() }
+func (h headerSource) Sys() any           { return nil }

@@ -42,6 +42,7 @@ type Registry struct {
 
 	mu          sync.Mutex
 	counts      map[string]Counts
+	onDemand    map[string]func() error  // by repository: pushes its images once
 	blocked     map[string]chan struct{} // by repository: closed when released
 	halfBlocked map[string]bool          // repositories whose blobs block after the first half
 	corrupt     map[string]bool          // repositories whose blobs do not match their digests
@@ -75,6 +76,7 @@ func NewRegistry(o RegistryOptions) (*Registry, error) {
 			registry.WithBlobHandler(registry.NewDiskBlobHandler(blobs))),
 		blobs:       blobs,
 		counts:      map[string]Counts{},
+		onDemand:    map[string]func() error{},
 		blocked:     map[string]chan struct{}{},
 		halfBlocked: map[string]bool{},
 	}
@@ -104,6 +106,19 @@ func (r *Registry) Push(ctx context.Context, a Archive) error {
 		return err
 	}
 	return r.PushImage(ctx, a.Ref, img)
+}
+
+// PushOnDemand pushes the archive's image as Push does, but at the first request for its repository. Most tests
+// with a registry do not pull.
+func (r *Registry) PushOnDemand(a Archive) error {
+	n, err := name.ParseReference(a.Ref)
+	if err != nil {
+		return fmt.Errorf("push %s: %w", a.Ref, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.onDemand[n.Context().RepositoryStr()] = sync.OnceValue(func() error { return r.Push(context.Background(), a) })
+	return nil
 }
 
 // PushImage pushes an image to the repository and tag of ref. It bypasses credentials, counts and faults of
@@ -302,9 +317,25 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	case get && kind == "blobs" && r.isCorrupt(repo):
 		w = corruptingWriter{w}
 	}
-	if req.Context().Err() == nil {
-		r.inner.ServeHTTP(w, req)
+	if req.Context().Err() != nil {
+		return
 	}
+	if err := r.pushPending(repo); err != nil {
+		writeError(w, http.StatusInternalServerError, "UNKNOWN", err.Error())
+		return
+	}
+	r.inner.ServeHTTP(w, req)
+}
+
+// pushPending pushes an image that PushOnDemand has added to the repository, before its first request is served.
+func (r *Registry) pushPending(repo string) error {
+	r.mu.Lock()
+	push := r.onDemand[repo]
+	r.mu.Unlock()
+	if push == nil {
+		return nil
+	}
+	return push()
 }
 
 // record updates the counts of a repository. It returns a channel to wait for before a blob is sent, or nil,
