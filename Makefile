@@ -43,6 +43,7 @@ deps: ## what the tests need on a fresh Debian 12
 
 # vet looks at packages as go test -race compiles them, so that this is done once. Programs and test packages
 # are compiled before the tests: a compiler beside tests that run containers gets little CPU time.
+# Without debugging information, a test program is linked in four fifths of the time.
 # Three packages run at once, the longest first: the tests of many packages mostly wait.
 # TestSim runs without the race detector, and with a tenth of the seeds under it.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
@@ -51,7 +52,7 @@ test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detect
 	go run ./test/programs
 	go list -race -test -export ./... ./test/... >/dev/null
 	mkdir -p .cache
-	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -p 3 -timeout 40m $(TESTFLAGS) $(LONGEST) ./... ./test/...; status=$$?; \
+	BERTH_PREBUILT=1 $(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -ldflags='-s -w' -p 3 -timeout 90m $(TESTFLAGS) $(LONGEST) ./... ./test/...; status=$$?; \
 		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; exit $$status
 
 test-stress: deps $(GOTESTSUM) ## make test RUNS times beside LOAD busy processes
@@ -98,7 +99,7 @@ e2e: deps ## the end-to-end tests alone
 # A part that ends within a given time: make torture RUN=Churn KILLS=500 TIMEOUT=30m, or PKGS=./test/e2e RUN=FullNode.
 # The long churn and the power cuts alone, with their reports: make torture RUN='LongChurn|PowerCuts' REPORT=docs/reports
 RUN    ?= .
-PKGS   ?= ./test/crash ./test/e2e ./test/pair ./test/control ./test/vm ./agent/checkpoint ./services/announce
+PKGS   ?= ./test/crash ./test/e2e ./test/pair ./test/control ./test/vm ./test/cri ./test/arch ./agent/checkpoint ./services/announce
 KILLS  ?=
 HOUR   ?=
 CUTS   ?=

@@ -85,9 +85,9 @@ func (b *build) common(ctx context.Context, program string) error {
 			return err
 		}
 	}
-	args := []string{
-		"go", "run", "-trimpath", "-tags", "packaging", "-ldflags", b.ldflags, "./cmd/" + program, "packaging-files",
-		stage,
+	args := []string{ // with the tags of the program, whose compiled packages it shares
+		"go", "run", "-trimpath", "-tags", b.tags + ",packaging", "-ldflags", b.ldflags, "./cmd/" + program,
+		"packaging-files", stage,
 	}
 	if err := b.run(ctx, ".", nil, args...); err != nil {
 		return err

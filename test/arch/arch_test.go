@@ -151,7 +151,7 @@ var allowedImports = map[string][]string{
 	"node/registration": {"internal/apiclient", "podspec"},
 
 	"workloads":               {},
-	"workloads/workloadstest": {"workloads"},
+	"workloads/workloadstest": {"workloads", "workloads/validation"},
 	"workloads/deployment":    {"podspec", "workloads"},
 	"workloads/replicaset":    {"workloads"},
 	"workloads/autoscaling":   {"workloads"},
@@ -192,6 +192,7 @@ var allowedImports = map[string][]string{
 	},
 
 	"control/metrics/subsystem": {},
+	"control/customresources":   {},
 
 	"control/tokens":    {},
 	"control/reviews":   {},

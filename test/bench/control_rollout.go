@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +22,9 @@ import (
 const (
 	rolloutPods  = 1000
 	rolloutNodes = 100
+	// rolloutParallelism is the number of pods of the Job that run at the same time.
+	rolloutParallelism = 100
+	jobImage           = "example.com/job:1"
 	// rolloutTimeout limits each step.
 	rolloutTimeout = 5 * time.Minute
 	// rolloutRest is the time before memory is measured.
@@ -32,9 +36,11 @@ type rolloutTimes struct {
 	create, update, remove time.Duration
 	cpu                    time.Duration // of all programs, for the three steps
 	server, peers          int64         // resident memory after the update, in bytes
+	job, jobCPU            time.Duration // of a Job after the Deployment
 }
 
-// controlRollout measures a Deployment of 1,000 pods on 100 simulated nodes: its rollout, an update and its deletion.
+// controlRollout measures a Deployment of 1,000 pods on 100 simulated nodes: its rollout, an update and its deletion,
+// and after it a Job with 1,000 indexes, whose pods succeed at once.
 // berth-control with its own controllers alternates with the components of Kubernetes on berth-control.
 func (b *bench) controlRollout(ctx context.Context) error {
 	var own, peers []rolloutTimes
@@ -54,14 +60,18 @@ func (b *bench) controlRollout(ctx context.Context) error {
 		what string
 		of   func(rolloutTimes) time.Duration
 	}{
-		{"rolled out", func(r rolloutTimes) time.Duration { return r.create }},
-		{"updated", func(r rolloutTimes) time.Duration { return r.update }},
-		{"deleted", func(r rolloutTimes) time.Duration { return r.remove }},
-		{"rolled out, updated and deleted: CPU of all programs", func(r rolloutTimes) time.Duration { return r.cpu }},
+		{"Deployment of 1000 pods rolled out", func(r rolloutTimes) time.Duration { return r.create }},
+		{"Deployment of 1000 pods updated", func(r rolloutTimes) time.Duration { return r.update }},
+		{"Deployment of 1000 pods deleted", func(r rolloutTimes) time.Duration { return r.remove }},
+		{"Deployment of 1000 pods rolled out, updated and deleted: CPU of all programs",
+			func(r rolloutTimes) time.Duration { return r.cpu }},
+		{"Job of 1000 indexes completed", func(r rolloutTimes) time.Duration { return r.job }},
+		{"Job of 1000 indexes completed: CPU of all programs",
+			func(r rolloutTimes) time.Duration { return r.jobCPU }},
 	} {
 		mine, theirs := median(timesOf(own, step.of)), median(timesOf(peers, step.of))
-		b.add("Deployment of 1000 pods "+step.what+", beside kube-controller-manager and kube-scheduler", ms(mine),
-			ms(theirs), ratio(mine, theirs), "<= 1.00 x")
+		b.add(step.what+", beside kube-controller-manager and kube-scheduler", ms(mine), ms(theirs),
+			ratio(mine, theirs), "<= 1.00 x")
 	}
 	memory := func(all []rolloutTimes, of func(rolloutTimes) int64) int64 {
 		return int64(median(timesOf(all, func(r rolloutTimes) time.Duration { return time.Duration(of(r)) })))
@@ -101,13 +111,20 @@ func measureRollout(ctx context.Context, start func(context.Context) (*controlPl
 	}
 	nodes, err := simnodes.New(p.client, factory.Core().V1().Pods(), simnodes.Options{Names: names,
 		Capacity: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi"),
-			"pods": resource.MustParse("110")}})
+			"pods": resource.MustParse("110")}, Report: func(pod *corev1.Pod) {
+			if pod.Spec.Containers[0].Image == jobImage {
+				simnodes.Succeed(pod)
+				return
+			}
+			simnodes.Serve(pod)
+		}})
 	if err != nil {
 		return r, err
 	}
 	pods, deployments := factory.Core().V1().Pods().Informer(), factory.Apps().V1().Deployments().Informer()
+	jobs := factory.Batch().V1().Jobs().Informer()
 	factory.Start(ctx.Done())
-	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced, deployments.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced, deployments.HasSynced, jobs.HasSynced) {
 		return r, errors.Join(errors.New("informers have not synced"), ctx.Err())
 	}
 	if err := nodes.Register(ctx); err != nil {
@@ -117,7 +134,9 @@ func measureRollout(ctx context.Context, start func(context.Context) (*controlPl
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { nodes.Run(ctx) })
-	err = p.playDeployment(ctx, &r, pods.GetStore(), deployments.GetStore())
+	if err = p.playDeployment(ctx, &r, pods.GetStore(), deployments.GetStore()); err == nil {
+		err = p.playJob(ctx, &r, jobs.GetStore())
+	}
 	return r, err
 }
 
@@ -179,6 +198,36 @@ func (p *controlPlane) playDeployment(ctx context.Context, r *rolloutTimes, pods
 	}
 	r.cpu -= before
 	return nil
+}
+
+// playJob runs an Indexed Job to its end.
+func (p *controlPlane) playJob(ctx context.Context, r *rolloutTimes, jobs cache.Store) error {
+	before, err := p.cpu()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	_, err = p.client.BatchV1().Jobs("default").Create(ctx, &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: "count"},
+		Spec: batchv1.JobSpec{Completions: new(int32(rolloutPods)), Parallelism: new(int32(rolloutParallelism)),
+			CompletionMode: new(batchv1.IndexedCompletion),
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+				Containers: []corev1.Container{{Name: "main", Image: jobImage}}}}}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	err = waitFor(ctx, func() bool {
+		obj, _, _ := jobs.GetByKey("default/count")
+		j, is := obj.(*batchv1.Job)
+		return is && j.Status.CompletionTime != nil
+	})
+	r.job = time.Since(start)
+	if err != nil {
+		return err
+	}
+	r.jobCPU, err = p.cpu()
+	r.jobCPU -= before
+	return err
 }
 
 func (p *controlPlane) measureMemory(ctx context.Context, r *rolloutTimes) (err error) {

@@ -52,6 +52,9 @@ func compareControllers(ctx context.Context, first, count uint64, logs string) (
 	}
 	fmt.Printf("%d of %d scripts without a difference (%d edits, %d objects); logs: %s\n",
 		count-uint64(s.Different), count, s.Edits, s.Objects, logs)
+	for _, late := range s.Late {
+		fmt.Printf("kube-controller-manager needed a change of an annotation after %s\n", late)
+	}
 	if s.Different > 0 {
 		return errors.New("the controllers differ")
 	}

@@ -93,18 +93,20 @@ func TestQuotaWithConcurrentRequests(t *testing.T) {
 		}
 	}
 	waitForResult(t, "usage of a new quota", used("pods"), "0")
-	pod := func(name, cpu string) error {
+	pod := func(name, cpu string, dryRun ...string) error {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{
 			{Name: "main", Image: "example/web"}}}}
 		if cpu != "" {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 		}
-		return errorOf(s.Client.CoreV1().Pods(s.Namespace).Create(ctx, p, metav1.CreateOptions{}))
+		return errorOf(s.Client.CoreV1().Pods(s.Namespace).Create(ctx, p, metav1.CreateOptions{DryRun: dryRun}))
 	}
-	if err := pod("silent", ""); err == nil || !strings.Contains(err.Error(),
-		"failed quota: few: must specify requests.cpu for: main") {
-		t.Errorf("pod without resources: %v", err)
-	}
+	// The admission plugin observes the status of the quota a little later.
+	eventually(t, "rejection of a pod without resources", func() (bool, string) {
+		err := pod("silent", "", metav1.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "failed quota: few: must specify requests.cpu for: main"),
+			fmt.Sprint(err)
+	})
 	var created, rejected atomic.Int32
 	var all sync.WaitGroup
 	for i := range 20 {

@@ -39,7 +39,7 @@ spec:
     metadata: {labels: {app: web}}
     spec: {containers: [{name: web, image: example/web, resources: {requests: {cpu: 100m}}}]}
 `)
-	s.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=120s")
+	s.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=4m")
 	out := s.Kubectl(t, "autoscale", "deployment", "web", "--cpu-percent=50", "--min=1", "--max=3")
 	if strings.Contains(out, "Warning") {
 		t.Errorf("kubectl autoscale: got %q, want no warning", out)
@@ -101,18 +101,26 @@ func (f autoscalingTest) describe() string {
 	return out
 }
 
+// waitForDescription waits until kubectl describe prints all texts. Events come a moment after the status.
+func (f autoscalingTest) waitForDescription(texts ...string) {
+	f.t.Helper()
+	eventually(f.t, "the description of the autoscaler", func() (bool, string) {
+		out := f.describe()
+		for _, want := range texts {
+			if !strings.Contains(out, want) {
+				return false, fmt.Sprintf("no %q in\n%s", want, out)
+			}
+		}
+		return true, out
+	})
+}
+
 // testDescription checks conditions and events, and that the controller acts as its service account.
 func (f autoscalingTest) testDescription() {
 	f.t.Helper()
-	out := f.s.Kubectl(f.t, "describe", "hpa", "web")
-	for _, want := range []string{
-		"SuccessfulRescale", "New size: 3; reason: cpu resource utilization (percentage of request) above target",
-		"AbleToScale", "ScalingActive", "ValidMetricFound", "ScalingLimited", "TooManyReplicas",
-	} {
-		if !strings.Contains(out, want) {
-			f.t.Errorf("kubectl describe has no %q:\n%s", want, out)
-		}
-	}
+	f.waitForDescription("SuccessfulRescale",
+		"New size: 3; reason: cpu resource utilization (percentage of request) above target",
+		"AbleToScale", "ScalingActive", "ValidMetricFound", "ScalingLimited", "TooManyReplicas")
 	waitForOutput(f.t, f.s, "horizontal-pod-autoscaler", "get", "events", "--field-selector",
 		"involvedObject.kind=HorizontalPodAutoscaler,reason=SuccessfulRescale", "-o",
 		"jsonpath={.items[0].source.component}")
@@ -169,19 +177,17 @@ func (f autoscalingTest) testScaleDown() {
 		`{"spec":{"minReplicas":2,"behavior":{"scaleDown":`+
 			`{"stabilizationWindowSeconds":0,"policies":[{"type":"Pods","value":1,"periodSeconds":60}]}}}}`)
 	f.waitForRow("web Deployment/web cpu: 1%/60% 2 3 2")
-	if out := f.s.Kubectl(f.t, "describe", "hpa", "web"); !strings.Contains(out,
-		"New size: 2; reason: All metrics below target") {
-		f.t.Errorf("kubectl describe:\n%s", out)
-	}
+	f.waitForDescription("New size: 2; reason: All metrics below target")
 }
 
 // testContainerMetric scales up by the usage of one container, which exceeds its target by less than the default
 // tolerance.
 func (f autoscalingTest) testContainerMetric() {
 	f.t.Helper()
-	f.s.Kubectl(f.t, "patch", "hpa", "web", "--type=merge", "-p", `{"spec":{"behavior":{"scaleUp":{"tolerance":"0.01"}},`+
-		`"metrics":[{"type":"ContainerResource","containerResource":{"name":"cpu","container":"web",`+
-		`"target":{"type":"Utilization","averageUtilization":100}}}]}}`)
+	f.s.Kubectl(f.t, "patch", "hpa", "web", "--type=merge", "-p",
+		`{"spec":{"behavior":{"scaleUp":{"tolerance":"0.01"}},`+
+			`"metrics":[{"type":"ContainerResource","containerResource":{"name":"cpu","container":"web",`+
+			`"target":{"type":"Utilization","averageUtilization":100}}}]}}`)
 	f.waitForRow("web Deployment/web cpu: 105%/100% 2 3 3")
 	waitForOutput(f.t, f.s, "ContainerResource web", "get", "hpa", "web", "-o",
 		"jsonpath={.status.currentMetrics[0].type} {.status.currentMetrics[0].containerResource.container}")

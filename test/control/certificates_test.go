@@ -28,22 +28,22 @@ import (
 	"berth/control/pki"
 )
 
-// TestServerCertificateRotation uses certificates that are valid for 30 s. The server replaces them
+// TestServerCertificateRotation uses certificates that are valid for a minute. The server replaces them
 // before they expire, including the client certificate in the administrator's kubeconfig.
 func TestServerCertificateRotation(t *testing.T) {
 	t.Parallel()
-	s := Start(t, func(c *control.Config) { c.OwnCertificateDuration = 30 * time.Second })
+	s := Start(t, func(c *control.Config) { c.OwnCertificateDuration = time.Minute })
 	first := s.servingCertificate(t)
-	if life := first.NotAfter.Sub(first.NotBefore); life > 40*time.Second {
-		t.Fatalf("got certificate lifetime %s, want at most 40s", life)
+	if life := first.NotAfter.Sub(first.NotBefore); life > 80*time.Second {
+		t.Fatalf("got certificate lifetime %s, want at most 80s", life)
 	}
 	admin := s.Config.CertData
-	waitForResultWithin(t, 2*time.Minute, "new serving certificate after expiry of the first", func() string {
+	waitForResultWithin(t, 3*time.Minute, "new serving certificate after expiry of the first", func() string {
 		now := s.servingCertificate(t)
 		return fmt.Sprint(time.Now().After(first.NotAfter) && now.SerialNumber.Cmp(first.SerialNumber) != 0)
 	}, "true")
 	// The client certificate expires a little later than the serving certificate.
-	waitForResultWithin(t, 2*time.Minute, "status for the administrator's first certificate", func() string {
+	waitForResultWithin(t, 3*time.Minute, "status for the administrator's first certificate", func() string {
 		return fmt.Sprint(statusCode(t, s.clientWith(t, func(c *restclient.Config) {
 			c.CertData, c.KeyData = admin,
 				s.Config.KeyData

@@ -296,14 +296,7 @@ func TestNodesAreTaintedByCondition(t *testing.T) {
 	s.Apply(t, podYAML("evicted", "1m",
 		"  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: "+
 			"Exists, effect: NoExecute, tolerationSeconds: 0}]"))
-	n, err := s.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Status.Conditions[0].Status = corev1.ConditionFalse
-	if _, err := s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	s.updateNodeStatus(t, "n1", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
 	waitForOutput(t, s, "NoSchedule NoExecute", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].effect}")
 	eventually(t, "deletion of the evicted pod", func() (bool, string) {
 		out, err := s.TryKubectl(t, "", "get", "pod", "evicted", "-o", "jsonpath={.metadata.deletionTimestamp}")

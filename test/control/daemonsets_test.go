@@ -66,7 +66,7 @@ func TestDaemonSet(t *testing.T) {
 		"{.status.numberAvailable} {.status.updatedNumberScheduled}")
 	s.Kubectl(t, "set", "image", "ds/agent", "c=example/b")
 	waitForDaemonPods(t, s, "example/b", "n1", "n2")
-	s.Kubectl(t, "rollout", "status", "ds/agent", "--timeout=60s")
+	s.Kubectl(t, "rollout", "status", "ds/agent", "--timeout=4m")
 	s.Kubectl(t, "rollout", "undo", "ds/agent")
 	waitForDaemonPods(t, s, "example/a", "n1", "n2")
 	waitForOutput(t, s, "2 3", "get", "controllerrevisions", "-l", "app=agent", "--sort-by=.revision", "-o",

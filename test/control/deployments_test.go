@@ -38,7 +38,7 @@ func TestDeployment(t *testing.T) {
 	if !strings.Contains(out, `workqueue_adds_total{name="deployment"}`) {
 		t.Error("/metrics has no work queue of the deployment controller")
 	}
-	s.Kubectl(t, "delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
+	s.Kubectl(t, "delete", "deployment", "web", "--cascade=foreground", "--timeout=4m")
 	if left := s.Kubectl(t, "get", "replicasets,pods", "-o", "name"); left != "" {
 		t.Errorf("after the deletion of the deployment: %s", left)
 	}
@@ -52,7 +52,7 @@ type deploymentTest struct {
 
 func (f deploymentTest) waitForRollout() {
 	f.t.Helper()
-	out := f.s.Kubectl(f.t, "rollout", "status", "deployment/web", "--timeout=120s")
+	out := f.s.Kubectl(f.t, "rollout", "status", "deployment/web", "--timeout=4m")
 	if !strings.Contains(out, `deployment "web" successfully rolled out`) {
 		f.t.Errorf("kubectl rollout status: got %q", out)
 	}
@@ -151,15 +151,16 @@ func (s *Server) patchPodStatus(t *testing.T, patch func(*corev1.Pod) string) {
 	t.Helper()
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	changes, err := pods.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan struct{})
 	t.Cleanup(func() {
 		cancel()
 		<-done
 	})
-	changes, err := pods.Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	go func() {
 		defer close(done)
 		defer changes.Stop()

@@ -30,7 +30,7 @@ func TestDrain(t *testing.T) {
 		}
 	}
 	waitForOutput(t, s, "1", "get", "pdb", "b", "-o", "jsonpath={.status.disruptionsAllowed}")
-	out, err := s.TryKubectl(t, "", "drain", "n1", "--force", "--timeout=6s")
+	out, err := s.TryKubectl(t, "", "drain", "n1", "--force", "--timeout=20s")
 	if err == nil || !strings.Contains(out, "violate the pod's disruption budget") {
 		t.Errorf("drain with a disruption budget: got %v, want an error\n%s", err, out)
 	}
@@ -39,7 +39,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("after the blocked drain: got pods %v, want one pod of the budget", left)
 	}
 	s.Kubectl(t, "delete", "pdb", "b")
-	s.Kubectl(t, "drain", "n1", "--force", "--timeout=20s")
+	s.Kubectl(t, "drain", "n1", "--force", "--timeout=2m")
 	if out := s.Kubectl(t, "get", "pods", "-o", "name"); out != "" {
 		t.Errorf("pods left after the drain: %s", out)
 	}

@@ -26,7 +26,7 @@ func TestJob(t *testing.T) {
 		!strings.Contains(out, "Job completed") {
 		t.Errorf("kubectl describe: got\n%s", out)
 	}
-	s.Kubectl(t, "delete", "job", "pi", "--cascade=foreground", "--timeout=60s")
+	s.Kubectl(t, "delete", "job", "pi", "--cascade=foreground", "--timeout=4m")
 	s.checkField(t, "pods", "{.items[*].metadata.name}", "")
 }
 
@@ -78,8 +78,58 @@ spec:
 	s.checkField(t, "job/bad", "{.status.failed} {.status.conditions[*].type} {.status.conditions[*].reason}",
 		"1 Suspended FailureTarget Failed JobResumed BackoffLimitExceeded BackoffLimitExceeded")
 	s.Kubectl(t, "patch", "job", "bad", "-p", `{"spec":{"ttlSecondsAfterFinished":0}}`)
-	s.Kubectl(t, "wait", "--for=delete", "job/bad", "--timeout=60s")
+	s.Kubectl(t, "wait", "--for=delete", "job/bad", "--timeout=4m")
 	waitForOutput(t, s, "", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")
+}
+
+// TestManagedJob plays a queue controller: it changes the template of a suspended Job and writes the status.
+func TestManagedJob(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.Apply(t, `apiVersion: batch/v1
+kind: Job
+metadata: {name: queued}
+spec:
+  managedBy: example.com/queue
+  suspend: true
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: example/work, resources: {requests: {cpu: 1}}}]
+`)
+	patchTemplate := func(pod string) (string, error) {
+		return s.TryKubectl(t, "", "patch", "job", "queued", "-p", `{"spec":{"template":{"spec":`+pod+`}}}`)
+	}
+	if out, err := patchTemplate(`{"nodeSelector":{"disk":"ssd"},"containers":[{"name":"c","resources":` +
+		`{"requests":{"cpu":"2"}}}]}`); err != nil {
+		t.Errorf("placement and resources: %v\n%s", err, out)
+	}
+	if out, err := patchTemplate(`{"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[` +
+		`{"topologyKey":"zone","labelSelector":{"matchLabels":{"a":"b"}}}]}}}`); err == nil ||
+		!strings.Contains(out, `spec.template.spec: Invalid value: "affinity.podAffinity": field is immutable`) {
+		t.Errorf("pod affinity: %v\n%s", err, out)
+	}
+	patchStatus := func(status string) (string, error) {
+		return s.TryKubectl(t, "", "patch", "job", "queued", "--subresource=status", "--type=merge", "-p",
+			`{"status":`+status+`}`)
+	}
+	const (
+		criteria = `{"type":"SuccessCriteriaMet","status":"True"}`
+		complete = `{"type":"Complete","status":"True"}`
+		times    = `"startTime":"2026-01-01T00:00:00Z","completionTime":"2026-01-01T00:00:09Z"`
+	)
+	if out, err := patchStatus(`{` + times + `,"conditions":[` + complete + `]}`); err == nil || !strings.Contains(out,
+		"cannot set Complete=True condition without the SuccessCriteriaMet=true condition") {
+		t.Errorf("complete without criteria: %v\n%s", err, out)
+	}
+	if out, err := patchStatus(`{` + times + `,"conditions":[` + criteria + `,` + complete + `]}`); err != nil {
+		t.Errorf("complete: %v\n%s", err, out)
+	}
+	if out, err := patchStatus(`{"conditions":[]}`); err == nil || !strings.Contains(out,
+		"cannot disable the terminal Complete=True condition") {
+		t.Errorf("no longer complete: %v\n%s", err, out)
+	}
+	s.Kubectl(t, "delete", "job", "queued", "--timeout=4m")
 }
 
 // TestOrphanedJobPod deletes a Job without its pod. The pod loses the finalizer, so that it can be deleted.
@@ -90,10 +140,10 @@ func TestOrphanedJobPod(t *testing.T) {
 	const finalizers = "jsonpath={.items[*].metadata.finalizers}{.items[*].metadata.ownerReferences}"
 	waitForOutput(t, s, `["batch.kubernetes.io/job-tracking"]`, "get", "pods", "-o",
 		"jsonpath={.items[*].metadata.finalizers}")
-	s.Kubectl(t, "delete", "job", "pi", "--cascade=orphan", "--timeout=60s")
+	s.Kubectl(t, "delete", "job", "pi", "--cascade=orphan", "--timeout=4m")
 	waitForOutput(t, s, "", "get", "pods", "-o", finalizers)
 	s.checkField(t, "pods", "{.items[*].status.phase}", "Pending")
-	s.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	s.Kubectl(t, "delete", "pods", "--all", "--timeout=4m")
 }
 
 func TestCronJob(t *testing.T) {
@@ -130,13 +180,14 @@ func TestCronJob(t *testing.T) {
 	s.waitForJob(t, "by-hand", "complete")
 	s.checkField(t, "job/by-hand", "{.metadata.ownerReferences[0].name} {.spec.template.spec.containers[0].image}",
 		"tick example/tick")
-	s.Kubectl(t, "delete", "cronjob", "tick", "--cascade=foreground", "--timeout=60s")
-	s.checkField(t, "jobs,pods", "{.items[*].metadata.name}", "")
+	s.Kubectl(t, "delete", "cronjob", "tick", "--cascade=foreground", "--timeout=4m")
+	// The Job by-hand does not block the deletion of its owner.
+	waitForOutput(t, s, "", "get", "jobs,pods", "-o", "jsonpath={.items[*].metadata.name}")
 }
 
 func (s *Server) waitForJob(t *testing.T, name, condition string) {
 	t.Helper()
-	s.Kubectl(t, "wait", "--for=condition="+condition, "job/"+name, "--timeout=120s")
+	s.Kubectl(t, "wait", "--for=condition="+condition, "job/"+name, "--timeout=4m")
 }
 
 // checkField compares fields of what kubectl gets.

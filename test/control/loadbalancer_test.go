@@ -49,7 +49,7 @@ func TestLoadBalancerPool(t *testing.T) {
 	apply("foreign", "{type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 80}]}")
 
 	// The deletion waits for the controller, and releases the cluster IP with the last finalizer.
-	s.Kubectl(t, "delete", "service", "b", "--timeout=60s")
+	s.Kubectl(t, "delete", "service", "b", "--timeout=4m")
 	requireAddress("c", "192.0.2.11")
 	apply("again", "{clusterIP: 10.43.0.99, ports: [{port: 80}]}")
 

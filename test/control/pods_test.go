@@ -107,7 +107,8 @@ func TestKubectlGetWorkloads(t *testing.T) {
 	uid := s.Kubectl(t, "get", "job", "pi", "-o", "jsonpath={.metadata.uid}")
 	rows := regexp.MustCompile(`\b\d+(m\d+)?s\b`).ReplaceAllString(normalizeSpaces(out), "AGE")
 	for _, want := range []string{
-		"NAME DESIRED CURRENT READY AGE CONTAINERS IMAGES SELECTOR\nreplicaset.apps/set 2 0 0 AGE c example/web app=web",
+		"NAME DESIRED CURRENT READY AGE CONTAINERS IMAGES SELECTOR\n" +
+			"replicaset.apps/set 2 0 0 AGE c example/web app=web",
 		"NAME READY AGE CONTAINERS IMAGES\nstatefulset.apps/db 0/1 AGE c example/web",
 		"NAME DESIRED CURRENT READY UP-TO-DATE AVAILABLE NODE SELECTOR AGE CONTAINERS IMAGES SELECTOR\n" +
 			"daemonset.apps/logs 0 0 0 0 0 <none> AGE c example/web app=web",
@@ -421,7 +422,7 @@ func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 			`{"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}`)
 	}
 	s.Kubectl(t, "create", "pdb", "keep", "--selector=app=web", "--min-available=1")
-	s.Kubectl(t, "wait", "pdb/keep", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout=30s")
+	s.Kubectl(t, "wait", "pdb/keep", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout=4m")
 	if row := strings.Fields(s.Kubectl(t, "get", "pdb", "keep", "--no-headers")); strings.Join(row[:4],
 		" ") != "keep 1 N/A 1" {
 		t.Errorf("kubectl get pdb: got %v", row)
@@ -441,7 +442,7 @@ func TestDisruptionBudgetStatusDuringDrain(t *testing.T) {
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool,
 		error) {
 		b, err := s.Client.PolicyV1().PodDisruptionBudgets(s.Namespace).Get(ctx, "keep", metav1.GetOptions{})
-		return err == nil && b.Status.CurrentHealthy == 1 && b.Status.DesiredHealthy == 1, err
+		return err == nil && b.Status.CurrentHealthy == 1 && b.Status.DesiredHealthy == 1, nil
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -90,7 +90,7 @@ func (p *Process) Wait(t testing.TB) (string, error) {
 	t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("berth-control did not exit")
 	}
 	text, err := os.ReadFile(p.logFile)
@@ -115,8 +115,8 @@ func (p *Process) Stop(t testing.TB) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
-		t.Error("berth-control did not exit within 30 s")
+	case <-time.After(2 * time.Minute):
+		t.Error("berth-control did not exit within 2 minutes")
 		_ = p.cmd.Process.Kill()
 		<-p.done
 	}

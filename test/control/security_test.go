@@ -76,9 +76,11 @@ func TestUnauthorizedRequestsAreRejected(t *testing.T) {
 	s := sharedTwoNodeCluster(t)
 	status := func(path string) int { return s.rawStatusCode(t, path) }
 	for _, path := range []string{"/healthz", "/livez", "/readyz", "/version", "/version/"} {
-		if code := status(path); code != http.StatusOK {
-			t.Errorf("anonymous %s: got status %d, want 200", path, code)
-		}
+		// On a busy machine, a check of the server's health can time out.
+		eventually(t, "anonymous "+path, func() (bool, string) {
+			code := status(path)
+			return code == http.StatusOK, fmt.Sprintf("status %d", code)
+		})
 	}
 	for _, path := range []string{
 		"/", "/api", "/apis", "/metrics", "/openapi/v2", "/openid/v1/jwks", "/api/v1/secrets",

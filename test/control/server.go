@@ -36,7 +36,7 @@ type Server struct {
 }
 
 // readyTimeout limits the startup time of a server on a busy machine.
-const readyTimeout = 4 * time.Minute
+const readyTimeout = 8 * time.Minute
 
 // Start starts a server for the test with default settings, changed by the functions. A test that
 // writes to a single namespace only should use Shared, which is faster.
@@ -44,7 +44,7 @@ func Start(t testing.TB, change ...func(*control.Config)) *Server {
 	t.Helper()
 	s, err := open(context.WithoutCancel(t.Context()), append([]func(*control.Config){func(c *control.Config) {
 		c.DataDir = t.TempDir()
-		c.Log = slog.New(slog.NewTextHandler(testLogWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+		c.Log = slog.New(slog.NewTextHandler(newTestLogWriter(t), &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}}, change...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,16 @@ func (s *Server) connect() (err error) {
 	s.generateOpenAPI = sync.OnceValue(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 		defer cancel()
-		return s.Client.Discovery().RESTClient().Get().AbsPath("/openapi/v3").Do(ctx).Error()
+		var last error
+		err := hosts.WaitFor(ctx, "the OpenAPI schema", func() (bool, error) {
+			// The server continues to generate the schema after the timeout of a request.
+			last = s.Client.Discovery().RESTClient().Get().AbsPath("/openapi/v3").Do(ctx).Error()
+			return last == nil, nil
+		})
+		if err != nil {
+			return fmt.Errorf("%w: %w", err, last)
+		}
+		return nil
 	})
 	return err
 }
@@ -122,7 +131,7 @@ func (s *Server) Apply(t testing.TB, manifest string, args ...string) string {
 	if err := s.generateOpenAPI(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.TryKubectl(t, manifest, append([]string{"apply", "-f", "-"}, args...)...)
+	out, err := s.TryKubectl(t, manifest, append([]string{"apply", "--validate=false", "-f", "-"}, args...)...)
 	if err != nil {
 		t.Fatalf("kubectl apply: %v\n%s\n%s", err, out, manifest)
 	}
@@ -149,10 +158,29 @@ func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string,
 	return string(out), err
 }
 
-// testLogWriter writes the server's log to the test log.
-type testLogWriter struct{ t testing.TB }
+// testLogWriter writes the server's log to the test log. It drops what requests that the server has given up on
+// log after the test: the testing package would panic.
+type testLogWriter struct {
+	mu sync.Mutex
+	t  testing.TB // nil after the test
+}
 
-func (o testLogWriter) Write(p []byte) (int, error) {
-	o.t.Logf("%s", strings.TrimSuffix(string(p), "\n"))
+// newTestLogWriter returns a writer to the log of t. It drops lines after the cleanups that are registered later.
+func newTestLogWriter(t testing.TB) *testLogWriter {
+	o := &testLogWriter{t: t}
+	t.Cleanup(func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.t = nil
+	})
+	return o
+}
+
+func (o *testLogWriter) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.t != nil {
+		o.t.Logf("%s", strings.TrimSuffix(string(p), "\n"))
+	}
 	return len(p), nil
 }

@@ -222,7 +222,10 @@ func TestEndpointsFollowPods(t *testing.T) {
 	pods := s.Client.CoreV1().Pods(s.Namespace)
 	var err error
 	waitUntil(t, "creation of the pod", func() bool {
-		pod, err = pods.Create(t.Context(), pod.DeepCopy(), metav1.CreateOptions{})
+		var created *corev1.Pod
+		if created, err = pods.Create(t.Context(), pod, metav1.CreateOptions{}); err == nil {
+			pod = created
+		}
 		return err == nil
 	})
 	updateStatus := func(ready corev1.ConditionStatus) {

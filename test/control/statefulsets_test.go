@@ -65,7 +65,7 @@ func TestStatefulSet(t *testing.T) {
 		t.Errorf("kubectl apply: got %q, want no warning", out)
 	}
 	waitForPodImages(t, s, "web", "web-0=example/a web-1=example/a web-2=example/a")
-	out := s.Kubectl(t, "rollout", "status", "sts/web", "--timeout=60s")
+	out := s.Kubectl(t, "rollout", "status", "sts/web", "--timeout=4m")
 	if !strings.Contains(out, "rolling update complete 3 pods at") &&
 		!strings.Contains(out, "partitioned roll out complete: 3 new pods have been updated") {
 		t.Errorf("kubectl rollout status: got %q", out)
@@ -111,7 +111,7 @@ func testStatefulSetRollouts(t *testing.T, s *Server) {
 		!strings.Contains(out, "first") {
 		t.Errorf("kubectl rollout history: got %q", out)
 	}
-	s.Kubectl(t, "rollout", "status", "sts/web", "--timeout=60s")
+	s.Kubectl(t, "rollout", "status", "sts/web", "--timeout=4m")
 	s.Kubectl(t, "rollout", "restart", "sts/web")
 	eventually(t, "the restart", func() (bool, string) {
 		readyPods(t, s, "web")

@@ -75,8 +75,10 @@ apiVersion: v1
 kind: Pod
 metadata: {name: gated}
 spec: {schedulingGates: [{name: example.com/gate}], containers: [{name: c, image: example/serve}]}
----
-apiVersion: autoscaling/v2
+`
+
+// autoscalerManifest scales down the Deployment of metricsManifest.
+const autoscalerManifest = `apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {name: web}
 spec:
@@ -90,7 +92,7 @@ spec:
 func TestWorkloadMetrics(t *testing.T) {
 	t.Parallel()
 	p := Launch(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	client, err := p.WaitReady(ctx)
 	if err != nil {
@@ -98,6 +100,15 @@ func TestWorkloadMetrics(t *testing.T) {
 	}
 	runSimulatedNode(t, client)
 	if out, err := RunKubectl(t, p.Kubeconfig(), metricsManifest, "apply", "--validate=false", "-f", "-"); err != nil {
+		t.Fatalf("kubectl apply: %v\n%s", err, out)
+	}
+	// Only the deletion of a ready pod counts for sorting_deletion_age_ratio.
+	out, err := RunKubectl(t, p.Kubeconfig(), "", "rollout", "status", "deployment/web", "--timeout=4m")
+	if err != nil {
+		t.Fatalf("kubectl rollout status: %v\n%s", err, out)
+	}
+	out, err = RunKubectl(t, p.Kubeconfig(), autoscalerManifest, "apply", "--validate=false", "-f", "-")
+	if err != nil {
 		t.Fatalf("kubectl apply: %v\n%s", err, out)
 	}
 	want := []string{

@@ -35,6 +35,7 @@ func TestScenario02_HangingCallBlocksNoOtherPod(t *testing.T) {
 			n, p := startWithProxy(t, options{host: hosts.Options{Version: v}})
 			n.putPod(n.simple("stable"))
 			n.awaitRunning("stable")
+			n.timeout = unblockedTimeout
 			before := n.liveObjects("")
 			checkOtherPods := func(name string) {
 				t.Helper()

@@ -193,7 +193,7 @@ func (c *churn) checkNoDuplicates() {
 
 // settleTimeout limits how long the pods may take to reach the desired state. It includes the back-offs
 // of several pods.
-const settleTimeout = 3 * time.Minute
+const settleTimeout = 6 * time.Minute
 
 // settle waits until exactly the desired pods run. It then compares the number of starts in the witness
 // files with the restart counts.

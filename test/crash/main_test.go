@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	hosts.SetDefaultParallelism(4)
+	hosts.SetDefaultParallelism(3)
 	os.Exit(m.Run())
 }

@@ -1,6 +1,8 @@
 package crash
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +31,8 @@ type node struct {
 	host    *hosts.Host
 	agent   *hosts.Agent
 	client  *nodeapi.Client
-	witness string // directory for witness files on the host; see doc.go
+	witness string        // directory for witness files on the host; see doc.go
+	timeout time.Duration // of a wait; 0: waitTimeout
 
 	mu       sync.Mutex
 	failures []string
@@ -87,7 +91,7 @@ func testImages(t *testing.T) []string {
 // start starts a node. At the end of the test, it stops the node and checks that nothing is left.
 func start(t *testing.T, o options) *node {
 	t.Helper()
-	binary, err := hosts.BuildBerth(t.Context(), hosts.BuildOptions{Tags: o.tags, Race: raceEnabled})
+	binary, err := hosts.BuildBerth(t.Context(), hosts.BuildOptions{Tags: o.tags, Race: raceFor(o.host.Version)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,10 +107,24 @@ func start(t *testing.T, o options) *node {
 		t.Fatalf("tag image: %v: %s", err, out)
 	}
 	if !o.noStart {
-		o.agent.Binary = binary
+		o.agent.Binary, o.agent.Client = binary, clientProgram(t)
 		n.startAgent(o.agent)
 	}
 	return n
+}
+
+// raceFor reports whether an agent has the race detector, with which it takes four times as much CPU time: half of
+// the agents do.
+func raceFor(v hosts.Version) bool { return raceEnabled && v == hosts.Version2 }
+
+// clientProgram builds the program of commands.
+func clientProgram(t *testing.T) string {
+	t.Helper()
+	program, err := hosts.BuildBerth(t.Context(), hosts.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
 }
 
 // startAgent starts the node's agent for the first time.
@@ -114,9 +132,11 @@ func (n *node) startAgent(o hosts.AgentOptions) {
 	n.Helper()
 	var err error
 	if o.Binary == "" {
-		if o.Binary, err = hosts.BuildBerth(n.Context(), hosts.BuildOptions{Race: raceEnabled}); err != nil {
+		race := raceFor(n.host.Version)
+		if o.Binary, err = hosts.BuildBerth(n.Context(), hosts.BuildOptions{Race: race}); err != nil {
 			n.Fatal(err)
 		}
+		o.Client = clientProgram(n.T)
 	}
 	o.Host = n.host
 	if n.agent, err = hosts.StartAgent(n.Context(), o); err != nil {
@@ -190,14 +210,17 @@ func (n *node) launch() {
 // kill sends SIGKILL to the agent and waits until it has exited.
 func (n *node) kill() { n.Helper(); n.must("kill the agent", n.agent.Kill9()) }
 
-// waitTimeout limits every wait. It is long enough for a busy machine. It is shorter than the deadline of a
-// CRI call, so that a test detects a pod that is blocked by the call of another pod.
-const waitTimeout = 80 * time.Second
+// waitTimeout limits every wait. It is long enough for a busy machine.
+const waitTimeout = 4 * time.Minute
 
-// waitFor waits until cond is true and fails the test after waitTimeout. what completes "wait for".
+// unblockedTimeout is shorter than the deadline of a CRI call. With it, a test detects a pod that is blocked by
+// the call of another pod.
+const unblockedTimeout = 80 * time.Second
+
+// waitFor waits until cond is true and fails the test after the timeout. what completes "wait for".
 func (n *node) waitFor(what string, cond func() bool) {
 	n.Helper()
-	if !n.pollUntil(waitTimeout, what, cond) {
+	if !n.pollUntil(cmp.Or(n.timeout, waitTimeout), what, cond) {
 		n.FailNow()
 	}
 }
@@ -236,7 +259,27 @@ func (n *node) describe() string {
 				c.Metadata.Attempt, c.State)
 		}
 	}
+	for _, pid := range n.podProcesses() {
+		proc := filepath.Join("/proc", strconv.Itoa(pid))
+		stat, _ := os.ReadFile(filepath.Join(proc, "stat")) // PID, name, state, parent
+		wchan, _ := os.ReadFile(filepath.Join(proc, "wchan"))
+		args, _ := os.ReadFile(filepath.Join(proc, "cmdline"))
+		fmt.Fprintf(&b, "process %.40s %s %.100s\n", stat, wchan, bytes.ReplaceAll(args, []byte{0}, []byte{' '}))
+	}
 	return b.String()
+}
+
+// podProcesses returns the process IDs of all pods of the host.
+func (n *node) podProcesses() (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+	for _, file := range files {
+		groups, _ := os.ReadFile(file)
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err == nil && strings.Contains(string(groups), n.host.CgroupRoot+"/") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // put writes a manifest atomically: the agent never reads an incomplete file.
@@ -264,7 +307,8 @@ func (n *node) removeManifest(name string) {
 
 // pods returns all pods that the agent reports, by name. It returns nil if the agent does not respond.
 func (n *node) pods() map[string]corev1.Pod {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	// Without an agent, the call fails at once. On a busy machine, it takes seconds.
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if n.client == nil {
 		return nil

@@ -25,7 +25,7 @@ func (n *node) probedPod(name string) *corev1.Pod {
 	n.Helper()
 	p := n.simple(name, "serve", "8080")
 	everySecond := func(h corev1.ProbeHandler) *corev1.Probe {
-		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 3, TimeoutSeconds: 2}
+		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 3, TimeoutSeconds: 6}
 	}
 	get := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/delay?d=200ms", Port: intstr.FromInt32(8080)}}
 	tcp := corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8080)}}
@@ -83,7 +83,7 @@ func TestScenario10_KillsDuringProbesKeepReadiness(t *testing.T) {
 				if i%5 == 4 {
 					pid := n.agent.Pid()
 					n.must("send SIGSTOP to the agent", syscall.Kill(pid, syscall.SIGSTOP))
-					time.Sleep(3500 * time.Millisecond) // longer than a timeout and two periods
+					time.Sleep(7500 * time.Millisecond) // longer than a timeout and a period
 					n.must("send SIGCONT to the agent", syscall.Kill(pid, syscall.SIGCONT))
 				}
 				watch.finish(n)

@@ -60,7 +60,7 @@ func (n *node) upgrade() {
 	})
 	before, old := n.liveObjects(""), n.pods()
 	watch := n.watchStatus(nil, n.compareStatus)
-	binary, err := hosts.BuildBerth(n.Context(), hosts.BuildOptions{Race: raceEnabled})
+	binary, err := hosts.BuildBerth(n.Context(), hosts.BuildOptions{Race: raceFor(n.host.Version)})
 	n.must("build berth", err)
 	n.waitFor("the status watch", func() bool { return watch.agentStarts() > 0 })
 	n.must("stop the previous release", n.agent.Stop(n.Context()))

@@ -88,7 +88,7 @@ func testExec(t *testing.T, h *host) {
 		t.Errorf("exec that exceeds its timeout: kind %v: %v", plan.KindOf(err), err)
 	}
 	if _, _, _, err := h.client.ExecSync(t.Context(), strings.Repeat("0", 64), []string{"/bin/testbox"},
-		time.Second); plan.KindOf(err) != plan.NotFound {
+		20*time.Second); plan.KindOf(err) != plan.NotFound {
 		t.Errorf("exec in a missing container: %v", err)
 	}
 }
@@ -140,7 +140,7 @@ func watchEvents(t *testing.T, uid types.UID,
 // waitForEvent waits for a matching event and returns it.
 func waitForEvent(t *testing.T, events <-chan cri.Event, what string, matches func(cri.Event) bool) cri.Event {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(waitTimeout)
 	for {
 		select {
 		case e := <-events:

@@ -122,10 +122,13 @@ func testbox(t *testing.T) string {
 	return archive.Path
 }
 
-// eventually waits for a condition, for at most half a minute.
+// waitTimeout bounds the waits for what happens at once on an idle machine.
+const waitTimeout = 2 * time.Minute
+
+// eventually waits for a condition, for at most waitTimeout.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("timeout: %s", what)
 		}
@@ -162,6 +165,7 @@ func conformance(t *testing.T, h *host) {
 			"a missing command fails the start and leaves an exited container":          testNoCommand,
 			"repeated calls create nothing twice":                                       testRepeat,
 			"interrupted calls create nothing twice":                                    testInterrupted,
+			"an interrupted start is recognized":                                        testInterruptedStarts,
 			"an existing container that was never started is replaced":                  testExistingContainer,
 			"an earlier instance that failed to start is returned with its error":       testFailedEarlier,
 			"foreign objects are ignored":                                               testForeign,

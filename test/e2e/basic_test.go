@@ -19,7 +19,7 @@ import (
 // waitHTTP sends GET requests until url responds with status 200, and returns the body.
 func (s *Namespace) waitHTTP(url string) string {
 	s.t.Helper()
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	var body string
 	err := hosts.WaitFor(s.t.Context(), "a response from "+url, func() (bool, error) {
 		r, err := client.Get(url)

@@ -28,7 +28,7 @@ var finishedPods = []struct {
 		},
 	},
 	{
-		"late", "activeDeadlineSeconds: 8\nterminationGracePeriodSeconds: 1\ncontainers:\n" + box("c", "", "sleep"),
+		"late", "activeDeadlineSeconds: 20\nterminationGracePeriodSeconds: 1\ncontainers:\n" + box("c", "", "sleep"),
 		"testbox:1", "testbox:user", corev1.PodFailed, "DeadlineExceeded", func(p *corev1.Pod) bool {
 			c := status(p, "c") // the deadline terminates it again
 			return strings.HasSuffix(c.Image, "testbox:user") && (c.State.Running != nil || c.State.Terminated != nil)

@@ -121,7 +121,10 @@ func TestMountPropagation(t *testing.T) {
 		if err := unix.Mount("late", onHost, "tmpfs", 0, "size=1m"); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(onHost, "here"), []byte("from the host\n"), 0o644); err != nil {
+		// The container reads the file as soon as it exists.
+		file := filepath.Join(onHost, "here")
+		if err := errors.Join(os.WriteFile(file+".new", []byte("from the host\n"), 0o644),
+			os.Rename(file+".new", file)); err != nil {
 			t.Fatal(err)
 		}
 		s.hasLines(s.WaitOutput("propagates", "observes"), "from the host")

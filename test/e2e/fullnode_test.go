@@ -16,16 +16,16 @@ import (
 // fullNodeTimeout is the timeout for maxPods pods on two CPUs that other tests use too.
 const fullNodeTimeout = 12 * time.Minute
 
-// TestFullNode starts maxPods pods at the same time, with different probes every second. All pods
-// become and stay ready without a restart, one more pod waits, and all pods terminate. With
-// BERTH_TORTURE, maxPods has the default of 110.
+// TestFullNode starts maxPods pods at the same time, with different probes. All pods become and stay ready
+// without a restart, one more pod waits, and all pods terminate. With BERTH_TORTURE, maxPods has the default
+// of 110, and the probes run every second.
 func TestFullNode(t *testing.T) {
-	maxPods, config := 40, map[string]any{"maxPods": 40}
+	maxPods, period, config := 20, 5, map[string]any{"maxPods": 20}
 	if os.Getenv("BERTH_TORTURE") != "" {
-		maxPods, config = 110, nil
+		maxPods, period, config = 110, 1, nil
 	}
 	forEachNewNode(t, nodeOptions{CNI: true, Config: config}, func(t *testing.T, s *Namespace) {
-		const timing = "periodSeconds: 1, timeoutSeconds: 20" // a generous timeout, because the machine may be busy
+		timing := fmt.Sprintf("periodSeconds: %d, timeoutSeconds: 20", period) // the machine may be busy
 		probes := []string{
 			"httpGet: {path: /healthz, port: 8080}", "tcpSocket: {port: 8080}", "exec: {command: [/bin/testbox, exit]}",
 		}

@@ -39,6 +39,9 @@ func TestPostStartDelaysRunning(t *testing.T) {
 		s.Running("other") // the hook does not block other pods
 		touch(t, dir+"/go")
 		s.Running("hooks")
+		waitFor(t, "container b to write its line", func() bool {
+			return strings.HasSuffix(readFile(t, dir+"/log"), "\nb\n")
+		})
 		got := strings.Fields(readFile(t, dir+"/log"))
 		if strings.Join(got, " ") != "car-hook car-hooked a a-hook a-hooked b" &&
 			strings.Join(got, " ") != "car-hook car-hooked a-hook a a-hooked b" {
@@ -86,7 +89,14 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		script := func(name string) string {
-			return fmt.Sprintf("trap 'echo term-%s >> /v/log; exit 0' TERM; while :; do sleep 0.05; done", name)
+			return fmt.Sprintf("trap 'echo term-%[1]s >> /v/log; exit 0' TERM; touch /v/up-%[1]s; while :; do "+
+				"sleep 0.05; done", name)
+		}
+		trapped := func(names ...string) {
+			t.Helper()
+			for _, name := range names {
+				waitFor(t, name+" to trap SIGTERM", func() bool { return exists(dir + "/up-" + name) })
+			}
 		}
 		hook := func(name, more string) string {
 			return mount + more +
@@ -101,6 +111,7 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 			containers:
 			`+sh("main", hook("main", ""), script("main")))
 		s.Running("order")
+		trapped("car", "main")
 		s.Remove("order")
 		s.WaitDeleted("order")
 		got := readFile(t, dir+"/log")
@@ -116,12 +127,13 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 		s.Pod("fails", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+
 			"}}]\ncontainers:\n"+
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'exit 1']}}}", script("fails")))
-		s.Pod("hangs", "terminationGracePeriodSeconds: 3\nvolumes: [{name: v, hostPath: {path: "+dir+
+		s.Pod("hangs", "terminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+
 			"}}]\ncontainers:\n"+
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hang >> /v/log; sleep 1000']}}}",
 				script("hangs")))
 		s.Running("fails")
 		s.Running("hangs")
+		trapped("fails", "hangs")
 		// The event of a failed hook is visible when the pod keeps running.
 		s.Pod("sick", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+
 			"}}]\ncontainers:\n"+
@@ -193,6 +205,7 @@ func TestHTTPHooksReachPod(t *testing.T) {
 			  command: [sh, -c, "exec httpd -f -vv -p 8080 -h / 2>>/v/log"]
 			  volumeMounts: [{name: v, mountPath: /v}]
 			  lifecycle: {postStart: {sleep: {seconds: 1}}}
+			  startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 600}
 			containers:
 			- name: c
 			  image: berth/testbox:1
@@ -206,7 +219,10 @@ func TestHTTPHooksReachPod(t *testing.T) {
 		if c := status(p, "c"); c.RestartCount != 0 { // any HTTP status is a success
 			t.Errorf("%s", brief(p))
 		}
-		s.contains("requests", readFile(t, dir+"/log"), "url:/started", "response:404")
+		waitFor(t, "the request of the postStart hook in the log", func() bool {
+			log := readFile(t, dir+"/log")
+			return strings.Contains(log, "url:/started") && strings.Contains(log, "response:404")
+		})
 
 		// TLS certificates are not verified. A server without TLS is retried with HTTP.
 		before := s.metric("kubelet_lifecycle_handler_http_fallbacks_total")
@@ -231,9 +247,10 @@ func TestStopSignals(t *testing.T) {
 		s.Pod("signal", "os: {name: linux}\nterminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+
 			dir+"}}]\ncontainers:\n"+
 			sh("c", "volumeMounts: [{name: v, mountPath: /v}], lifecycle: {stopSignal: SIGUSR1}",
-				"trap 'echo usr1 >> /v/log; exit 0' USR1; trap 'echo term >> /v/log' TERM; while :; do "+
+				"trap 'echo usr1 >> /v/log; exit 0' USR1; trap 'echo term >> /v/log' TERM; touch /v/up; while :; do "+
 					"sleep 0.05; done"))
 		s.Running("signal")
+		waitFor(t, "the container to trap its signals", func() bool { return exists(dir + "/up") })
 		if s.supports("stop signals") {
 			s.Wait("signal", "reporting its stop signal", func(p *corev1.Pod) bool {
 				sig := status(p, "c").StopSignal

@@ -283,6 +283,10 @@ func (a *kubeletClient) checkAttach() {
 
 func (a *kubeletClient) checkLogs() {
 	path := "/containerLogs/" + a.ns
+	for _, name := range []string{"SPDY", "WebSocket"} { // the runtime writes the lines after it has sent them
+		a.WaitLog("echoes", "c", "got "+name)
+		a.WaitLog("echoes", "c", "err "+name)
+	}
 	a.Wait("again", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
 	for query, want := range map[string]string{
 		"/echoes/c?stream=Stdout&tailLines=2":   `^got .*\ngot .*\n$`,

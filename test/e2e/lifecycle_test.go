@@ -63,15 +63,12 @@ func TestCrashLoopBackOffIsReported(t *testing.T) {
 		if p.Status.Phase != corev1.PodRunning || condition(p, corev1.PodReady) != corev1.ConditionFalse {
 			t.Errorf("phase %s, conditions %+v", p.Status.Phase, p.Status.Conditions)
 		}
-		explanation, err := s.Client.Why(t.Context(), s.ns, "crash")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i := slices.IndexFunc(explanation.WaitingFor, func(x nodeapi.WaitReason) bool {
-			return x.Reason == "CrashLoopBackOff" && x.Target == "c"
-		}); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
-			t.Errorf("why: %+v", explanation.WaitingFor)
-		}
+		waitFor(t, "the explanation of the back-off", func() bool { // the next start may have begun
+			explanation, err := s.Client.Why(t.Context(), s.ns, "crash")
+			return err == nil && slices.ContainsFunc(explanation.WaitingFor, func(x nodeapi.WaitReason) bool {
+				return x.Reason == "CrashLoopBackOff" && x.Target == "c"
+			})
+		})
 		waitFor(t, "describe to show the next retry", func() bool { // the container may be running at the moment
 			_, rest, found := strings.Cut(s.Berth("describe", "-n", s.ns, "crash"), "CrashLoopBackOff")
 			return found && strings.Contains(strings.Split(rest, "Last State:")[0], "Next Retry:")
@@ -129,8 +126,8 @@ func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) 
 		dir := t.TempDir()
 		mount := "volumeMounts: [{name: v, mountPath: /v}]"
 		script := func(name string) string {
-			return fmt.Sprintf("echo start-%s >> /v/log; trap 'echo stop-%s >> /v/log; exit 0' TERM; while :; do "+
-				"sleep 0.05; done", name, name)
+			return fmt.Sprintf("trap 'echo stop-%[1]s >> /v/log; exit 0' TERM; echo start-%[1]s >> /v/log; while :; "+
+				"do sleep 0.05; done", name)
 		}
 		s.Pod("cars", `
 			terminationGracePeriodSeconds: 20
@@ -142,8 +139,10 @@ func TestScenario25_SidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) 
 			containers:
 			`+sh("main", mount, script("main")))
 		s.Running("cars")
-		s.Wait("cars", "started", func(*corev1.Pod) bool {
-			return strings.Contains(readFile(t, dir+"/log"), "start-main")
+		waitFor(t, "all containers to trap SIGTERM", func() bool {
+			log := readFile(t, dir+"/log")
+			return strings.Contains(log, "start-a\n") && strings.Contains(log, "start-b\n") &&
+				strings.Contains(log, "start-main\n")
 		})
 		s.Remove("cars")
 		s.WaitDeleted("cars")
@@ -267,9 +266,9 @@ func TestScenario13_EditReplacesPodWithoutOverlap(t *testing.T) {
 
 func TestPodWaitingForItsNameIsShown(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		text := func(n int) string {
-			return podYAML("replaced", "", fmt.Sprintf("terminationGracePeriodSeconds: 8\ncontainers:\n"+
-				box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "sleep"), n))
+		text := func(n int) string { // the first pod terminates when the test has seen the second one wait
+			return podYAML("replaced", "", fmt.Sprintf("terminationGracePeriodSeconds: %d\ncontainers:\n"+
+				box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "await /end"), 600-599*n, n))
 		}
 		s.Put("replaced", text(0))
 		first := s.Running("replaced").UID
@@ -291,6 +290,7 @@ func TestPodWaitingForItsNameIsShown(t *testing.T) {
 		s.contains("ps", s.Berth("ps", "-n", s.ns), "replaced", "Terminating", "NameTaken")
 		s.waitWhy("replaced", "is terminating", "Another pod with this name is waiting for", "NameTaken", string(first))
 		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "replaced"), "start c") // of the pod that has the name
+		s.Exec("replaced", "c", "/bin/testbox", "write", "/end", "now")
 		s.Wait("replaced", "replaced and ready", func(p *corev1.Pod) bool {
 			return p.UID != first && condition(p, corev1.PodReady) == corev1.ConditionTrue
 		})
@@ -308,7 +308,7 @@ func TestDeletedFileTerminatesPodWithGracePeriod(t *testing.T) {
 		s.Pod("ignores-term", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
 			box("c", "", "ignore-term", "print ready", "sleep"))
 		s.Running("graceful")
-		s.Wait("graceful", "running with SIGTERM trapped", func(*corev1.Pod) bool { return exists(dir + "/ready") })
+		waitFor(t, "the container to trap SIGTERM", func() bool { return exists(dir + "/ready") })
 		s.WaitLog("ignores-term", "c", "ready")
 		s.Running("ignores-term")
 		start := time.Now()

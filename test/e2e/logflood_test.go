@@ -36,8 +36,8 @@ func TestScenario30_LogFloodStaysWithinLimits(t *testing.T) {
 }
 
 // runFlood runs floodScript in a pod until it crashes, and returns the output of logs -f. Each burst but the
-// first is printed after the rotation of the one before. The last line is the only one that the runtime may
-// still have to read when the container exits: it has 2 s for that.
+// first is printed after the rotation of the one before, and the last line when the log has all bursts. It is the
+// only one that the runtime may still have to read when the container exits: it has 2 s for that.
 func (s *Namespace) runFlood(name string) string {
 	s.t.Helper()
 	dir := s.t.TempDir()
@@ -55,6 +55,11 @@ func (s *Namespace) runFlood(name string) string {
 	}
 	for i := 1; i <= floodBursts; i++ {
 		s.waitMetric("berth_container_logs_rotated_total", atLeast(float64(i)))
+		if i == floodBursts {
+			waitFor(s.t, "all bursts in the log", func() bool {
+				return s.Berth("logs", "-n", s.ns, name, "--tail", "1") == strconv.Itoa(floodLines)+"\n"
+			})
+		}
 		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o644); err != nil {
 			s.t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ const (
 const restartBackOff = 2 * time.Second
 
 func TestMain(m *testing.M) {
-	hosts.SetDefaultParallelism(6)
+	hosts.SetDefaultParallelism(3)
 	code := m.Run()
 	for _, n := range shared.all() {
 		if err := n.stop(); err != nil {
@@ -91,11 +91,14 @@ func (p *pool) all() []*Node {
 
 // artifacts builds the program under test and the images, once.
 var artifacts = sync.OnceValues(func() (a struct {
-	berth  string
-	images []images.Archive
+	berth, race string // the program, and the same with the race detector
+	images      []images.Archive
 }, err error) {
 	ctx := context.Background()
-	if a.berth, err = hosts.BuildBerth(ctx, hosts.BuildOptions{Race: true}); err != nil {
+	if a.berth, err = hosts.BuildBerth(ctx, hosts.BuildOptions{}); err != nil {
+		return a, err
+	}
+	if a.race, err = hosts.BuildBerth(ctx, hosts.BuildOptions{Race: true}); err != nil {
 		return a, err
 	}
 	dir, err := images.CacheDir()
@@ -168,7 +171,7 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 		if err != nil {
 			return n, err
 		}
-		if err := n.Open.Push(ctx, a); err != nil {
+		if err := n.Open.PushOnDemand(a); err != nil {
 			return n, err
 		}
 	}
@@ -179,6 +182,11 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 	if err := errors.Join(n.Open.HostsToml(n.Host.CertsDir(), "docker.io"),
 		n.Private.HostsToml(n.Host.CertsDir(), privateHost)); err != nil {
 		return n, err
+	}
+	// With the race detector, berth takes four times as much CPU time: half of the agents have it, and no command.
+	agent := built.berth
+	if v == hosts.Version2 {
+		agent = built.race
 	}
 	config := map[string]any{
 		"maxParallelImagePulls": 12, // tests block several pulls at the same time
@@ -196,7 +204,7 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 		maps.Copy(config, extra)
 	}
 	n.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: built.berth, Host: n.Host, Config: config, BerthConfig: o.Berth, Nodefs: o.Nodefs,
+		Binary: agent, Client: built.berth, Host: n.Host, Config: config, BerthConfig: o.Berth, Nodefs: o.Nodefs,
 		DetectNodeIPs: o.LAN != nil,
 		ExtraArgs:     append([]string{"--node-labels", "zone=a,disk=ssd"}, o.Args...),
 		Env:           []string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},

@@ -19,6 +19,7 @@ func (s *Namespace) waitInvalidManifest(file string) nodeapi.InvalidManifest {
 	s.t.Helper()
 	path := s.path(file)
 	var found nodeapi.InvalidManifest
+	var lastErr error
 	err := hosts.WaitFor(s.t.Context(), path+" to be reported as invalid", func() (bool, error) {
 		n, err := s.Client.Node(s.t.Context())
 		for _, f := range n.InvalidManifests {
@@ -27,10 +28,11 @@ func (s *Namespace) waitInvalidManifest(file string) nodeapi.InvalidManifest {
 				return true, nil
 			}
 		}
-		return false, err
+		lastErr = err // retried
+		return false, nil
 	})
 	if err != nil {
-		s.t.Fatal(err)
+		s.t.Fatal(err, lastErr)
 	}
 	return found
 }
@@ -46,7 +48,7 @@ func (s *Namespace) waitValidManifest(file string) {
 				return false, nil
 			}
 		}
-		return true, err
+		return err == nil, nil
 	})
 	if err != nil {
 		s.t.Fatal(err)

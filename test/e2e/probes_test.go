@@ -35,7 +35,9 @@ func isReady(want corev1.ConditionStatus) func(*corev1.Pod) bool {
 	}
 }
 
-const everySecond = "periodSeconds: 1, failureThreshold: 1"
+// everySecond are the fields of a probe that reports each change within a second. On a busy machine, an answer may take
+// longer than the default timeout.
+const everySecond = "periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 20"
 
 func TestHTTPReadinessProbe(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
@@ -172,11 +174,11 @@ func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 		mount := "volumeMounts: [{name: v, mountPath: /v}], "
 		atStart := func(probe string) string {
 			return mount + "startupProbe: {" + probe + ", periodSeconds: 1, failureThreshold: 600}, livenessProbe: {" +
-				probe + ", timeoutSeconds: 20, " + everySecond + "}"
+				probe + ", " + everySecond + "}"
 		}
 		s.Pod("kinds", "volumes: [{name: v, hostPath: {path: "+dir+
 			"}}]\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
-			box("tls", "readinessProbe: {httpGet: {path: /healthz, port: 8443, scheme: HTTPS}, timeoutSeconds: 20, "+
+			box("tls", "readinessProbe: {httpGet: {path: /healthz, port: 8443, scheme: HTTPS}, "+
 				everySecond+"}", "serve 8080 8443")+
 			box("rpc", atStart("grpc: {port: 9000, service: berth.test}"), "grpc 9000 /v/rpc")+
 			box("tcp", atStart("tcpSocket: {port: 9001}"), "tcp 9001 /v/tcp"))
@@ -189,7 +191,7 @@ func TestTLSAndStartupProbesOfEachKind(t *testing.T) {
 					failed++
 				}
 			}
-			return failed == 2, err
+			return failed == 2 && err == nil, nil
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -267,7 +269,7 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 		err := hosts.WaitFor(t.Context(), "three runs of both probes", func() (bool, error) {
 			p, err := s.Client.Probes(t.Context(), s.ns, "hangs")
 			if err != nil || len(p.Probes) != 2 || len(p.Probes[0].Recent) < 3 || len(p.Probes[1].Recent) < 3 {
-				return false, err
+				return false, nil //nolint:nilerr // retried
 			}
 			runs = append(p.Probes[0].Recent, p.Probes[1].Recent...)
 			return true, nil
@@ -275,14 +277,14 @@ func TestScenario21_TimedOutCommandLeavesNoProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// At most the two processes of a run in progress.
-		if n := countHostProcesses(t, "sleep", secs); n > 2 {
-			t.Errorf("got %d processes, want none of finished runs", n)
-		}
+		// At most the two processes of a run in progress. Those of the run before it end a moment after it.
+		waitFor(t, "the processes of finished runs to end", func() bool {
+			return countHostProcesses(t, "sleep", secs) <= 2
+		})
 		for secs, start := range daemons { // at most one of a run in progress
-			if n := countHostProcesses(t, "sleep", secs); n > 1 {
-				t.Errorf("got %d processes, want none of finished runs of "+start, n, secs)
-			}
+			waitFor(t, fmt.Sprintf("the processes of finished runs of "+start+" to end", secs), func() bool {
+				return countHostProcesses(t, "sleep", secs) <= 1
+			})
 		}
 		for _, r := range runs {
 			if r.Seconds > waitTimeout.Seconds() { // a hung command would run for a day
@@ -362,7 +364,7 @@ func TestTerminatingPodRunsOnlyReadinessProbe(t *testing.T) {
 		probe := "{httpGet: {path: /healthz, port: 8080}, " + everySecond + "}"
 		s.Pod("web", "terminationGracePeriodSeconds: 60\ncontainers:\n"+
 			box("c", "readinessProbe: "+probe+", livenessProbe: {httpGet: {path: /healthz, port: 8080}, "+
-				"terminationGracePeriodSeconds: 1, "+everySecond+"}", "on-term 5s 7", "serve"))
+				"terminationGracePeriodSeconds: 1, "+everySecond+"}", "on-term 20s 7", "serve"))
 		p := s.Running("web")
 		s.Remove("web")
 		s.Wait("web", "terminating", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
@@ -406,7 +408,7 @@ func TestMissingProbeCommandCausesOneEvent(t *testing.T) {
 		s.Phase("missing", corev1.PodRunning)
 		err := hosts.WaitFor(t.Context(), "three attempts of both probes", func() (bool, error) {
 			x, err := s.Client.Probes(t.Context(), s.ns, "missing")
-			return err == nil && len(x.Probes) == 2 && len(x.Probes[0].Recent) > 2 && len(x.Probes[1].Recent) > 2, err
+			return err == nil && len(x.Probes) == 2 && len(x.Probes[0].Recent) > 2 && len(x.Probes[1].Recent) > 2, nil
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -244,10 +244,10 @@ func TestEnvFromFileOfInitContainer(t *testing.T) {
 		}
 		pod("good", "# made here\\\\nDB_ADDRESS='address 1'\\\\n", env("DB_ADDRESS", ""))
 		s.Phase("good", corev1.PodFailed) // ls finds no volume
-		s.contains("the log", s.log("good", "use", false), "db=address 1 url=db://address 1")
+		s.WaitLog("good", "use", "db=address 1 url=db://address 1")
 		pod("optional", "OTHER=''", env("DB_ADDRESS", ", optional: true"))
 		s.Phase("optional", corev1.PodFailed)
-		s.contains("the log", s.log("optional", "use", false), "db= url=db://$(DB)")
+		s.WaitLog("optional", "use", "db= url=db://$(DB)")
 		for name, x := range map[string]struct{ file, why string }{
 			"nokey": {"OTHER='x'", `environment variable key "DB_ADDRESS" not found`},
 			"plain": {"DB_ADDRESS=x", "invalid environment variable format at line 1"},

@@ -140,8 +140,12 @@ func TestWorkloadKindsFromFiles(t *testing.T) {
 		if after := s.podUIDs("db-0", "db-1", "db-2"); fmt.Sprint(after) != fmt.Sprint(uids) {
 			t.Errorf("the power loss changed the pods from %v to %v", uids, after)
 		}
+		// The controller of CronJobs observes the end of the Job a moment after the status of the Job.
+		waitFor(t, "the event SawCompletedJob", func() bool {
+			return strings.Contains(s.Berth("describe", "-n", s.ns, "cronjob/late"), "SawCompletedJob")
+		})
 		s.contains("describe", s.Berth("describe", "-n", s.ns, "cronjob/late"), cronJobAt("late", missed),
-			"SuccessfulCreate", "SawCompletedJob")
+			"SuccessfulCreate")
 		s.contains("why", s.Berth("why", "-n", s.ns, "cronjob/late"), "CreateJob")
 
 		s.updateKinds()

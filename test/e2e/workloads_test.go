@@ -33,6 +33,7 @@ spec:
 // workload waits until a workload of the test meets cond, and decodes its object.
 func workload[T any](s *Namespace, kind, name, what string, cond func(T) bool) (found nodeapi.Workload, object T) {
 	s.t.Helper()
+	var lastErr error
 	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("%s %s to be %s", kind, name, what), func() (bool, error) {
 		list, err := s.Client.Workloads(s.t.Context(), nodeapi.WorkloadsRequest{Namespace: s.ns})
 		for _, w := range list {
@@ -42,10 +43,11 @@ func workload[T any](s *Namespace, kind, name, what string, cond func(T) bool) (
 				return err == nil && json.Unmarshal(w.Object, &object) == nil && cond(object), nil
 			}
 		}
-		return false, err
+		lastErr = err // retried
+		return false, nil
 	})
 	if err != nil {
-		s.t.Fatalf("%v: %s", err, found.Object)
+		s.t.Fatalf("%v: %s %v", err, found.Object, lastErr)
 	}
 	return found, object
 }

@@ -40,9 +40,9 @@ func TestPodExceedingCapacityIsRejected(t *testing.T) {
 		}
 		return ""
 	})
-	p.Kubectl(t, "delete", "pod", "second", "--timeout=30s")
+	p.Kubectl(t, "delete", "pod", "second", "--timeout=4m")
 	// The object is deleted immediately. The node frees the resources after the container exits.
-	p.Kubectl(t, "delete", "pod", "first", "--force", "--grace-period=0", "--timeout=30s")
+	p.Kubectl(t, "delete", "pod", "first", "--force", "--grace-period=0", "--timeout=4m")
 	p.Apply(t, p.pod("third", resources, "sleep"))
 	p.waitForField("pod", "third", ".status.phase", "Running")
 }
@@ -163,7 +163,7 @@ func TestAdvertisedExtendedResource(t *testing.T) {
 		}
 		return ""
 	})
-	p.Kubectl(t, "delete", "pod", "one", "--timeout=60s")
+	p.Kubectl(t, "delete", "pod", "one", "--timeout=4m")
 	p.waitForField("pod", "two", ".status.phase", "Running")
 	if got := p.field("node", p.Node, `.status.capacity.example\.com/dongle`); got != "2" {
 		t.Errorf("got capacity %q in the node status, want 2", got)

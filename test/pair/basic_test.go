@@ -66,7 +66,7 @@ func TestPodLifecycle(t *testing.T) {
 			"GracePeriodSeconds: 20", 1))
 		p.waitForField("pod", "slow", ".status.phase", "Running")
 		start := time.Now()
-		p.Kubectl(t, "delete", "pod", "slow", "--timeout=60s")
+		p.Kubectl(t, "delete", "pod", "slow", "--timeout=4m")
 		if elapsed := time.Since(start); elapsed < 2*time.Second {
 			t.Errorf("pod deleted after %s, want at least 2s", elapsed)
 		}
@@ -86,7 +86,7 @@ func TestPodLifecycle(t *testing.T) {
 		p.Apply(t, strings.Replace(p.pod("once", "", "exit", "7"), "spec:", "spec:\n  restartPolicy: Never", 1))
 		p.waitForField("pod", "once", ".status.phase", "Failed")
 		p.waitForField("pod", "once", ".status.containerStatuses[0].state.terminated.exitCode", "7")
-		p.Kubectl(t, "delete", "pod", "once", "--timeout=30s")
+		p.Kubectl(t, "delete", "pod", "once", "--timeout=4m")
 	})
 	t.Run("runs on a node that emits one event per condition", func(t *testing.T) {
 		p := p.forSubtest(t)
@@ -113,7 +113,9 @@ func (p *Pair) testKubectlWatch() {
 	t := p.t
 	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "sleep"), "GracePeriodSeconds: 1",
 		"GracePeriodSeconds: 3600", 1))
-	cmd := p.kubectl("get", "pod", "stubborn", "-w", "-o", "wide", "--no-headers", "-v=6")
+	// With the name of a pod, kubectl drops changes between its request for the pod and its watch.
+	cmd := p.kubectl("get", "pods", "--field-selector", "metadata.name=stubborn", "-w", "-o", "wide", "--no-headers",
+		"-v=6")
 	var requests bytes.Buffer
 	cmd.Stderr = &requests
 	out, err := cmd.StdoutPipe()
@@ -142,7 +144,7 @@ func (p *Pair) testKubectlWatch() {
 	}
 	waitForRow("1/1", "Running")
 	start := time.Now()
-	p.Kubectl(t, "delete", "pod", "stubborn", "--grace-period=2", "--timeout=60s")
+	p.Kubectl(t, "delete", "pod", "stubborn", "--grace-period=2", "--timeout=4m")
 	if elapsed := time.Since(start); elapsed < 2*time.Second {
 		t.Errorf("pod deleted after %s, want at least 2s", elapsed)
 	}

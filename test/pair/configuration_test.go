@@ -102,7 +102,7 @@ func TestNodeWithoutSelfRegistration(t *testing.T) {
 	}
 	p.Apply(t, p.pod("here", "", "sleep"))
 	p.waitForField("pod", "here", readyStatus, "True")
-	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	p.Kubectl(t, "delete", "pods", "--all", "--timeout=4m")
 }
 
 // TestWithoutCertificateRotation uses rotateCertificates: false. The node requests one certificate and
@@ -135,7 +135,7 @@ func TestWithoutCertificateRotation(t *testing.T) {
 	if all := strings.Fields(p.Kubectl(t, "get", "csr", "-o", "jsonpath={.items[*].metadata.name}")); len(all) != 1 {
 		t.Errorf("got certificate signing requests %v, want one", all)
 	}
-	waitForValidity(time.Second) // rotation would replace it at least 6 s earlier
+	waitForValidity(3 * time.Second) // rotation would have replaced it when it was valid for 6 s, or earlier
 	if now := p.storedCertificate("kubelet-client"); !now.Equal(client) {
 		t.Errorf("certificate valid until %s was replaced by one until %s", client.NotAfter, now.NotAfter)
 	}

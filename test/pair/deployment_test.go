@@ -30,10 +30,10 @@ spec:
       containers:
       - {name: c, image: %q, args: [serve], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}
 `, images.TestboxRef))
-	p.Kubectl(t, "rollout", "status", "deployment/app", "--timeout=60s")
+	p.Kubectl(t, "rollout", "status", "deployment/app", "--timeout=4m")
 	counts := p.countReady("app=app")
 	p.Kubectl(t, "set", "env", "deployment/app", "VERSION=2")
-	p.Kubectl(t, "rollout", "status", "deployment/app", "--timeout=120s")
+	p.Kubectl(t, "rollout", "status", "deployment/app", "--timeout=4m")
 	if least := counts(); least < 2 {
 		t.Errorf("%d pods were ready during the update, want at least 2", least)
 	}
@@ -42,7 +42,7 @@ spec:
 	if !strings.Contains(out, "222") {
 		t.Errorf("the pods run version %q", out)
 	}
-	p.Kubectl(t, "delete", "deployment", "app", "--cascade=foreground", "--timeout=60s")
+	p.Kubectl(t, "delete", "deployment", "app", "--cascade=foreground", "--timeout=4m")
 	p.waitUntil("removal of the pod directories", func() string {
 		return strings.Join(p.remainingPodDirs("app-*"), " ")
 	})

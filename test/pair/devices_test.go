@@ -89,5 +89,5 @@ func TestDevices(t *testing.T) {
 	if now := p.field("pod", "one", ".metadata.uid"); now != uid {
 		t.Errorf("got pod UID %s, want %s", now, uid)
 	}
-	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	p.Kubectl(t, "delete", "pods", "--all", "--timeout=4m")
 }

@@ -73,7 +73,7 @@ func TestNodeJoin(t *testing.T) {
 	}
 	p.Apply(t, p.pod("later", "", "sleep"))
 	p.waitForField("pod", "later", readyStatus, "True")
-	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	p.Kubectl(t, "delete", "pods", "--all", "--timeout=4m")
 	p.testNodeDeletion()
 }
 
@@ -149,7 +149,7 @@ func TestNodeRejoins(t *testing.T) {
 	p.waitUntil("deletion of the first server's pod", func() string {
 		return strings.Join(p.remainingPodDirs("stays"), " ")
 	})
-	other.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	other.Kubectl(t, "delete", "pods", "--all", "--timeout=4m")
 }
 
 // rejoin runs `berth join` again and restarts the agent. It returns the output of the command.

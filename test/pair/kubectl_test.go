@@ -392,6 +392,14 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: default}]
 func (p *Pair) testNodeAuthorization() {
 	t := p.t
 	p.Apply(t, scraperRBAC)
+	p.waitUntil("the permissions of the scraper", func() string { // the node caches what the server denies
+		out, _ := p.TryKubectl(t, "", "auth", "can-i", "get", "nodes", "--subresource=stats",
+			"--as=system:serviceaccount:default:scraper")
+		if !strings.Contains(out, "yes") {
+			return "got " + out
+		}
+		return ""
+	})
 	token := strings.TrimSpace(p.Kubectl(t, "create", "token", "scraper"))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()

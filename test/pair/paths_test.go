@@ -53,7 +53,7 @@ func (p *Pair) testPathTraversal() {
 		}
 		p.Apply(t, volume(", subPath: "+name, "hostPath: {path: "+dir+"}"))
 		p.waitForField("pod", "sly", ".status.containerStatuses[0].state.waiting.reason", "CreateContainerConfigError")
-		p.Kubectl(t, "delete", "pod", "sly", "--timeout=60s")
+		p.Kubectl(t, "delete", "pod", "sly", "--timeout=4m")
 	}
 	p.testLogPathTraversal()
 }

@@ -52,5 +52,5 @@ func TestPodsUseNodePodCIDR(t *testing.T) {
 	if one, two := p.field("pod", "one", ".status.podIP"), p.field("pod", "two", ".status.podIP"); one == two {
 		t.Errorf("both pods have address %s", one)
 	}
-	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	p.Kubectl(t, "delete", "pods", "--all", "--timeout=4m")
 }

@@ -71,11 +71,7 @@ func TestUnsupportedPodFeatureIsRejected(t *testing.T) {
 
 	// An ephemeral container is added to a running pod, which is not admitted again.
 	pods := p.Client.CoreV1().Pods(metav1.NamespaceDefault)
-	plain, err := pods.Get(t.Context(), "plain", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
+	debug := []corev1.EphemeralContainer{{
 		EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 			Name: "debug", Image: images.TestboxRef, Args: []string{"sleep"},
 			TerminationMessagePolicy: corev1.TerminationMessageReadFile, ImagePullPolicy: corev1.PullIfNotPresent,
@@ -84,9 +80,17 @@ func TestUnsupportedPodFeatureIsRejected(t *testing.T) {
 			}},
 		},
 	}}
-	if _, err := pods.UpdateEphemeralContainers(t.Context(), "plain", plain, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	p.waitUntil("the ephemeral container to be added", func() string { // the agent may report a status meanwhile
+		plain, err := pods.Get(t.Context(), "plain", metav1.GetOptions{})
+		if err == nil {
+			plain.Spec.EphemeralContainers = debug
+			_, err = pods.UpdateEphemeralContainers(t.Context(), "plain", plain, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 	const waiting = ".status.ephemeralContainerStatuses[0].state.waiting"
 	p.waitForField("pod", "plain", waiting+".reason", "CreateContainerConfigError")
 	want := "volumeMounts[0].bindMountOptions: bind mount options are not supported yet"

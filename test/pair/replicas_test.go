@@ -30,7 +30,7 @@ spec:
 	p.waitForField("replicationcontroller", "many", ".status.readyReplicas", "3")
 	p.waitForField("replicationcontroller", "many", ".status.availableReplicas", "3")
 	first := names()[0]
-	p.Kubectl(t, "delete", "pod", first, "--timeout=60s")
+	p.Kubectl(t, "delete", "pod", first, "--timeout=4m")
 	p.waitUntil("a replacement of pod "+first, func() string {
 		if current := strings.Join(names(), " "); strings.Contains(current, first) ||
 			len(strings.Fields(current)) != 3 {
@@ -41,7 +41,7 @@ spec:
 	p.waitForField("replicationcontroller", "many", ".status.readyReplicas", "3")
 	p.Kubectl(t, "scale", "rc/many", "--replicas=1")
 	p.waitForField("replicationcontroller", "many", ".status.replicas", "1")
-	p.Kubectl(t, "delete", "rc", "many", "--cascade=foreground", "--timeout=60s")
+	p.Kubectl(t, "delete", "rc", "many", "--cascade=foreground", "--timeout=4m")
 	if left := names(); len(left) > 0 {
 		t.Errorf("ReplicationController was deleted before its pods %v", left)
 	}

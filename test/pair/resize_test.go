@@ -235,11 +235,11 @@ func (p *Pair) testDeferredResize() {
 		t.Errorf("got message %q", message)
 	}
 	p.waitForField("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", smallRequest)
-	p.Kubectl(t, "delete", "pod", "big", "--timeout=60s")
+	p.Kubectl(t, "delete", "pod", "big", "--timeout=4m")
 	p.waitForResize("small", largeRequest+" 8Mi")
 	p.waitForField("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", largeRequest)
 	p.checkNotRestarted("small", instance)
-	p.Kubectl(t, "delete", "pod", "small", "--timeout=60s")
+	p.Kubectl(t, "delete", "pod", "small", "--timeout=4m")
 }
 
 // testInfeasibleResize requests more CPU than the node has. A later resize with less CPU succeeds.

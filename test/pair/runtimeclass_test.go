@@ -104,7 +104,7 @@ func TestRuntimeClasses(t *testing.T) {
 		}
 		return ""
 	})
-	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	p.Kubectl(t, "delete", "pods", "--all", "--timeout=4m")
 }
 
 func (p *Pair) runtimeClassPod(name, class string) string {

@@ -34,12 +34,11 @@ type debs struct{ first, newer map[string]string }
 
 // builtPackages builds the packages for all tests, once per process, below workDir.
 var builtPackages = sync.OnceValues(func() (m debs, err error) {
-	const all = "berth,berth-control"
-	m.first, err = packages(context.Background(), workDir, describe, all, "022")
+	m.first, err = packages(context.Background(), workDir, describe, "berth,berth-control", "022")
 	if err != nil {
 		return m, err
 	}
-	m.newer, err = packages(context.Background(), workDir, describe+"-3-gabc1234", all, "022")
+	m.newer, err = packages(context.Background(), workDir, describe+"-3-gabc1234", "berth,berth-control", "022")
 	return m, err
 })
 

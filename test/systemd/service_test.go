@@ -191,7 +191,7 @@ func TestWatchdog(t *testing.T) {
 	o := operator{t, h}
 	o.sh("/root/berth install && sed -i 's/^# cniPodCIDRs:/cniPodCIDRs:/; " + ignoreDiskUsage +
 		"' /etc/berth/config.yaml && cp /root/web.yaml /etc/berth/pods/")
-	o.sh("mkdir -p /etc/systemd/system/berth.service.d && printf '[Service]\\nWatchdogSec=5\\n' " +
+	o.sh("mkdir -p /etc/systemd/system/berth.service.d && printf '[Service]\\nWatchdogSec=15\\n' " +
 		">/etc/systemd/system/berth.service.d/short.conf && systemctl daemon-reload && systemctl restart berth")
 	o.waitRunning()
 	before := o.tasks()
@@ -368,7 +368,7 @@ func waitForRuntime(o operator) {
 	// berth.service wants containerd.service, whose start the condition prevents. Removing the file does
 	// not need a daemon-reload, which would reset the extended start timeout.
 	o.sh(`cd /run/systemd/system && mkdir -p berth.service.d containerd.service.d && touch /run/away &&
-		printf '[Service]\nTimeoutStartSec=5\n' >berth.service.d/short.conf &&
+		printf '[Service]\nTimeoutStartSec=15\n' >berth.service.d/short.conf &&
 		printf '[Unit]\nConditionPathExists=!/run/away\n' >containerd.service.d/away.conf &&
 		systemctl daemon-reload && systemctl stop berth containerd && systemctl start --no-block berth`)
 	o.until("berth to wait for the runtime", "systemctl show --value -p StatusText berth | grep '^waiting for the "+
@@ -376,7 +376,7 @@ func waitForRuntime(o operator) {
 	pid := o.show("MainPID")
 	// Three times the timeout, on the monotonic clock that systemd uses.
 	o.until("the timeout to have passed", `began=$(systemctl show --value -p ExecMainStartTimestampMonotonic berth)
-		test $(awk '{printf "%.0f", $1 * 1000000}' /proc/uptime) -gt $((began + 15000000))`)
+		test $(awk '{printf "%.0f", $1 * 1000000}' /proc/uptime) -gt $((began + 45000000))`)
 	if state, now, count := o.show("ActiveState"), o.show("MainPID"), o.number("NRestarts"); state != "activating" ||
 		now != pid || count != restarts {
 		o.Errorf("service is %s, process %s (before: %s), %d restarts (before: %d)\n%s",
@@ -587,7 +587,7 @@ func serveAPI(o operator) {
 	o.sh("kill -9 $(systemctl show --value -p MainPID berth-control)")
 	o.until("systemd to restart it", "systemctl is-active berth-control && test $(systemctl show --value -p "+
 		"NRestarts berth-control) = 1")
-	o.sh("mkdir -p /run/systemd/system/berth-control.service.d && printf '[Service]\\nWatchdogSec=5\\n' " +
+	o.sh("mkdir -p /run/systemd/system/berth-control.service.d && printf '[Service]\\nWatchdogSec=15\\n' " +
 		">/run/systemd/system/berth-control.service.d/short.conf && " +
 		"systemctl daemon-reload && systemctl restart berth-control")
 	pid := o.sh("systemctl show --value -p MainPID berth-control")

@@ -85,6 +85,10 @@ func TestRunningContainerdIsUsedAndRestored(t *testing.T) {
 			if n := q.runningContainers(); n < 12 {
 				t.Errorf("got %d running containers in the existing containerd, want at least 12", n)
 			}
+			// The schedule, before a Job that is created by hand counts too.
+			for _, field := range []string{"lastScheduleTime", "lastSuccessfulTime"} {
+				q.kubectl("wait", "cronjob/hello", "--for=jsonpath={.status."+field+"}", "--timeout=2m")
+			}
 			q.kubectl("create", "job", "hello-now", "--from=cronjob/hello")
 			q.kubectl("wait", "job/hello-now", "--for=condition=Complete", "--timeout=2m")
 			if !q.isRunning(foreign) || h.Pid() != pid {

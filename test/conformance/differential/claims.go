@@ -83,7 +83,7 @@ func (p *plane) followPods(ctx context.Context, pods cache.SharedIndexInformer) 
 func (p *plane) reportKilled(ctx context.Context, pod *corev1.Pod) error {
 	status := corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			ExitCode: 137, Reason: "Error", FinishedAt: *pod.DeletionTimestamp}}}}}
+			ExitCode: 137, Reason: "Error", FinishedAt: metav1.Now()}}}}}
 	body, err := json.Marshal(map[string]any{"status": map[string]any{
 		"phase": status.Phase, "containerStatuses": status.ContainerStatuses}})
 	if err != nil {

@@ -22,6 +22,9 @@ var (
 	uidPattern = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 )
 
+// touchAnnotation is on objects of one side only.
+const touchAnnotation = "differential/touched"
+
 // ownMetadata are the fields of metadata that differ between any two servers.
 var ownMetadata = []string{"uid", "resourceVersion", "creationTimestamp", "managedFields", "namespace",
 	"deletionTimestamp"}
@@ -76,6 +79,9 @@ func normalizeObject(kind string, obj runtime.Object, names map[string]string) (
 	metadata, _ := fields["metadata"].(map[string]any)
 	for _, name := range ownMetadata {
 		delete(metadata, name)
+	}
+	if annotations, is := metadata["annotations"].(map[string]any); is {
+		delete(annotations, touchAnnotation)
 	}
 	if short := names[accessor.GetName()]; short != "" {
 		metadata["name"] = short

@@ -114,6 +114,32 @@ func (s *state) compare(pod *corev1.Pod, d decision) string {
 	return out.String()
 }
 
+// winners returns the nodes that a pod with a nominated node may get: that node if it is feasible, else those with the
+// highest score.
+func (s *state) winners(pod *corev1.Pod) (out []string) {
+	c, with := s.placement(), s.related(pod)
+	switch node := c.Schedule(pod, with).Node; node {
+	case "":
+		return nil
+	case pod.Status.NominatedNodeName:
+		return []string{node}
+	}
+	best := int64(-1)
+	for node, plugins := range c.Scores(pod, with) {
+		total := int64(0)
+		for _, score := range plugins {
+			total += score
+		}
+		if total > best {
+			out, best = nil, total
+		}
+		if total == best {
+			out = append(out, node)
+		}
+	}
+	return out
+}
+
 func key(p *corev1.Pod) string { return p.Namespace + "/" + p.Name }
 
 // compareNodes compares the feasible nodes, their scores and the winner.
