@@ -99,7 +99,7 @@ e2e: deps ## the end-to-end tests alone
 # A part that ends within a given time: make torture RUN=Churn KILLS=500 TIMEOUT=30m, or PKGS=./test/e2e RUN=FullNode.
 # The long churn and the power cuts alone, with their reports: make torture RUN='LongChurn|PowerCuts' REPORT=docs/reports
 RUN    ?= .
-PKGS   ?= ./test/crash ./test/e2e ./test/pair ./test/control ./test/vm ./test/cri ./test/arch ./agent/checkpoint ./services/announce
+PKGS   ?= ./test/crash ./test/systemd ./test/e2e ./test/pair ./test/control ./test/vm ./test/cri ./test/arch ./agent/checkpoint ./services/announce
 KILLS  ?=
 HOUR   ?=
 CUTS   ?=

@@ -193,7 +193,7 @@ func (l *logBuffer) deniedSystemUser() string {
 }
 
 func TestMain(m *testing.M) {
-	hosts.SetDefaultParallelism(3)
+	hosts.SetDefaultParallelism(2)
 	code := m.Run()
 	if failed := stopShared(); code == 0 {
 		code = failed

@@ -18,7 +18,7 @@ import (
 // agent's. Finally, only running pods hold addresses.
 func TestScenario14_AddressesWithoutSandboxAreReleasedAfterPowerLoss(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})

@@ -159,7 +159,7 @@ func (n *node) terminationBlockedMessage(pod string) string {
 // executes it and the agent gets an error instead of the response.
 func TestScenario14_LostResponsesCauseNoDuplicatesOrLeaks(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n, p := startWithProxy(t, options{host: hosts.Options{Version: v}})

@@ -9,8 +9,8 @@
 // statusWatch checks the pod statuses over all restarts of the agent. It knows which edits may
 // restart a container.
 //
-// TestLongChurn keeps the agent running while it injects faults, and checks at rest points that
-// nothing grows: memory, goroutines, descriptors, and the resources of pods on the host.
+// TestLongChurn, which needs BERTH_TORTURE, keeps the agent running while it injects faults, and checks at
+// rest points that nothing grows: memory, goroutines, descriptors, and the resources of pods on the host.
 // TestPowerCuts simulates power failures.
 //
 // BERTH_TORTURE=1 selects the long versions of the tests. BERTH_KILLS sets the number of kills, BERTH_HOUR the

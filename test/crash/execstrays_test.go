@@ -22,7 +22,7 @@ import (
 // program that writes to another one, and what a user's exec has left, look alike but keep running.
 func TestScenario21_CleanupOfInterruptedExecsSparesOthers(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})

@@ -32,7 +32,7 @@ const (
 // after SIGKILL. Each time it deletes its own orphaned pods, and nothing of the foreign pods changes.
 func TestScenario18_ForeignPodsAreNotTouched(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})

@@ -77,7 +77,7 @@ func (n *node) waitExecsCleanedUp(what string, old []string, running int) {
 // of the repeated probe and hook, and other processes of the containers, keep running.
 func TestScenario21_InterruptedExecsLeaveNoProcess(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})

@@ -21,7 +21,7 @@ import (
 // does not touch the sandbox of the other agent.
 func TestRecordsLostByContainerdAreCleanedUp(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})

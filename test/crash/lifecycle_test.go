@@ -52,23 +52,23 @@ var lifecycleStages = []killStage{
 }
 
 // TestKillAtEveryLifecycleStage kills the agent at image pull, hooks, volume update, resize and termination
-// of a pod: before each action on one version of containerd and after each on the other, with BERTH_TORTURE
-// both on both.
+// of a pod: alternately after and before an action, and with BERTH_TORTURE after and before each action.
 func TestKillAtEveryLifecycleStage(t *testing.T) {
 	t.Parallel()
-	for i, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, tags: []string{"crashpoints"}})
-			boundaries := []string{"after", "before"}
-			if os.Getenv("BERTH_TORTURE") == "" {
-				boundaries = boundaries[i:][:1]
+			rounds := 1
+			if os.Getenv("BERTH_TORTURE") != "" {
+				rounds = 2
 			}
-			for _, boundary := range boundaries {
-				w := n.newLifecyclePod(boundary)
+			boundaries := []string{"after", "before"}
+			for round := range rounds {
+				w := n.newLifecyclePod(boundaries[round])
 				watch := n.watchStatus(nil, n.compareStatus)
-				for _, s := range lifecycleStages {
-					w.killAt(boundary, s)
+				for i, s := range lifecycleStages {
+					w.killAt(boundaries[(round+i)%len(boundaries)], s)
 				}
 				watch.finish()
 			}

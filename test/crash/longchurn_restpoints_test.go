@@ -53,10 +53,6 @@ type sample struct {
 	measurements measurements
 }
 
-// shortGoroutineSlack is for the probes of the stable pods. On a busy machine, some of them run at all times, and a
-// short run does not wait for a moment without one.
-const shortGoroutineSlack = 2 * stablePods
-
 // recordRestPoint waits until only the stable pods run and no count exceeds the baseline, and records the
 // measurements.
 func (h *longChurn) recordRestPoint() {
@@ -69,12 +65,9 @@ func (h *longChurn) recordRestPoint() {
 	if len(h.log.restPoints) > 0 {
 		baseline = maps.Clone(h.log.restPoints[0].counts)
 	}
-	if short := h.duration < 5*time.Minute; short || len(h.log.restPoints) < h.legs {
+	if len(h.log.restPoints) < h.legs {
 		// The agent keeps the record of an exec for a minute. Only the last rest point waits for its removal.
 		delete(baseline, "exec records")
-		if short && len(baseline) > 0 {
-			baseline["goroutines"] += shortGoroutineSlack
-		}
 	}
 	p.counts = h.pollMinimum("cheap counts to return to the baseline", h.measureCheap, baseline, 10)
 	maps.Copy(p.counts, h.pollMinimum("other counts to return to the baseline", h.measureAtRest, baseline, 3))
@@ -351,8 +344,7 @@ func (h *longChurn) startSampling() (stop func()) {
 // to the last. recordRestPoint checks the counts.
 //
 // heapSlack permits the growth of the event history: the agent keeps the events of 200 deleted pods for an
-// hour, about 4 KiB each, and the first leg may have had a quarter of these pods. A short run compares two points
-// that follow each other, and on a busy machine several probes run at the second.
+// hour, about 4 KiB each, and the first leg may have had a quarter of these pods.
 func (h *longChurn) checkMemoryGrowth() {
 	h.Helper()
 	for agentRun := range h.agentRun + 1 {
@@ -363,11 +355,7 @@ func (h *longChurn) checkMemoryGrowth() {
 			}
 		}
 		first, last := points[0], points[len(points)-1]
-		slackOfHeap := int64(heapSlack)
-		if h.duration < 5*time.Minute {
-			slackOfHeap *= 3
-		}
-		for what, slack := range map[string]int64{"heap": slackOfHeap, "resident": residentSlack} {
+		for what, slack := range map[string]int64{"heap": heapSlack, "resident": residentSlack} {
 			if what == "resident" && raceEnabled {
 				continue
 			}

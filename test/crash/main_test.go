@@ -8,6 +8,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	hosts.SetDefaultParallelism(3)
+	hosts.SetDefaultParallelism(2)
 	os.Exit(m.Run())
 }

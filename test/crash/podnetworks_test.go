@@ -39,7 +39,7 @@ esac
 //   - The power fails.
 func TestScenario14_PodNetworksAttachCompletelyAndLeakNothing(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})

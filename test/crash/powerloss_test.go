@@ -14,7 +14,7 @@ import (
 // containers first. Finished pods do not restart, and no address leaks.
 func TestScenario14_PodsRestartOnceAfterPowerLoss(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})

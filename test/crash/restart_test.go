@@ -89,7 +89,7 @@ func TestScenario09_AgentRestartDoesNotReadmitPods(t *testing.T) {
 // the agent, the runtime or both were down.
 func TestScenario12_ExitCodesWhileAgentWasDown(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
@@ -213,7 +213,7 @@ func (n *node) exitCodeLost(name string) bool {
 // containers. The test restarts containerd with and without the agent, and while pods start and terminate.
 func TestScenario17_ContainerdRestartRecreatesNothing(t *testing.T) {
 	t.Parallel()
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})

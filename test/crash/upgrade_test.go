@@ -20,7 +20,7 @@ func TestUpgradeFromPreviousRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, v := range hosts.Versions() {
+	for _, v := range hosts.DividedVersions(t.Name()) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, noStart: true})

@@ -29,7 +29,7 @@ const (
 const restartBackOff = 2 * time.Second
 
 func TestMain(m *testing.M) {
-	hosts.SetDefaultParallelism(3)
+	hosts.SetDefaultParallelism(2)
 	code := m.Run()
 	for _, n := range shared.all() {
 		if err := n.stop(); err != nil {

@@ -54,12 +54,8 @@ var namespaceCount atomic.Int64
 
 var nonNameChars = regexp.MustCompile(`[^a-z0-9]+`)
 
-// versionTests are tests that expect something else from each version of containerd, and tests of scenarios whose
-// cause is the runtime.
+// versionTests are tests that expect something else from each version of containerd.
 var versionTests = []string{
-	"TestScenario05_TwentyPodsShareOnePull", "TestScenario18_OtherContainersInContainerdAreKept",
-	"TestScenario21_TimedOutCommandLeavesNoProcess", "TestScenario28_ReclaimRemovesOnlyNeededImages",
-	"TestScenario30_LogsAreCompleteAcrossRotationsAndRestarts",
 	"TestCheckAndVersion", "TestCheckReportsCosts", "TestImageVolumes", "TestRecursiveReadOnlyMounts",
 	"TestStopSignals", "TestSupplementalGroupsPolicy", "TestUsersGroupsAndCapabilities",
 }

@@ -35,7 +35,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	hosts.SetDefaultParallelism(3)
+	hosts.SetDefaultParallelism(2)
 	os.Exit(m.Run())
 }
 

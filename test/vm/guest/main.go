@@ -2,8 +2,8 @@
 // v2 where systemd runs berth. It is a program instead of a test because it must not run anywhere
 // else.
 //
-// The kernel command line selects the set of checks: first, or second or second-long after the reboot that
-// ends the first set. The program writes its results to the second serial port in the format of
+// The kernel command line selects the set of checks: first, or second after the reboot that ends
+// the first set. The program writes its results to the second serial port in the format of
 // -test.v=test2json. When it exits, its unit reboots the machine.
 package main
 
@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -68,12 +67,7 @@ var checks = map[string][]testing.InternalTest{
 		{Name: "swap", F: limitedSwap},
 		{Name: "removal", F: removal},
 	},
-	"second":      slices.Concat(secondChecks, []testing.InternalTest{removalCheck}),
-	"second-long": slices.Concat(secondChecks, longChecks, []testing.InternalTest{removalCheck}),
-}
-
-var (
-	secondChecks = []testing.InternalTest{
+	"second": {
 		{Name: "reboot", F: reboot},
 		{Name: "driver", F: changeDriver},
 		{Name: "cgroupfs", F: cgroupfs},
@@ -82,15 +76,12 @@ var (
 		{Name: "users", F: userNamespaces},
 		{Name: "apparmor", F: appArmor},
 		{Name: "resize", F: resize},
-	}
-	// longChecks take minutes on an emulated processor.
-	longChecks = []testing.InternalTest{
 		{Name: "clock", F: clockSteps},
 		{Name: "watches", F: withoutInotify},
 		{Name: "evict", F: evict},
-	}
-	removalCheck = testing.InternalTest{Name: "removal", F: removalCgroupfs}
-)
+		{Name: "removal", F: removalCgroupfs},
+	},
+}
 
 // requestedChecks returns the name of the set of checks from the kernel command line.
 func requestedChecks() string {
