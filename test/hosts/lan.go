@@ -116,9 +116,11 @@ func (l *LAN) make() error {
 
 // Close removes the network. Its hosts must have been stopped.
 func (l *LAN) Close() error {
-	err := errors.Join(removeNetNS(lanName(l.n)), os.Remove(lanLock(l.n)), l.lock.Close())
-	os.Remove(runDir) // fails unless this was the last one
-	return err
+	return errors.Join(removeNetNS(lanName(l.n)), withRunDir(func() error {
+		err := os.Remove(lanLock(l.n))
+		os.Remove(runDir) // fails unless this was the last one
+		return err
+	}), l.lock.Close())
 }
 
 // removeNetNS removes a network namespace with everything in it.

@@ -108,6 +108,9 @@ func Sweep() error {
 			continue
 		}
 		lock, err := tryLock(slotLock(r.Number))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // another process removed the last host and runDir
+		}
 		if lock == nil {
 			errs = errors.Join(errs, err)
 			continue // the owner is alive
@@ -159,12 +162,12 @@ func (s *slot) release() error {
 			errs = errors.Join(errs, removeSharedChains(), removeEmptyChains(), removeSharedCgroups())
 		}
 		os.Remove(slotLock(s.Number))
+		os.Remove(runDir) // fails unless this was the last one
 		return errs
 	})
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 	}
-	os.Remove(runDir) // stays unless this was the last one
 	return err
 }
 
@@ -224,7 +227,7 @@ func tryLock(name string) (*os.File, error) {
 }
 
 // withRunDir holds the lock of all slots while it calls do. The lock is on the directory itself,
-// which leaves no lock file behind.
+// which leaves no lock file behind. Only do may remove the directory.
 func withRunDir(do func() error) error {
 	for {
 		if err := os.MkdirAll(runDir, 0o711); err != nil {
