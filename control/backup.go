@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,8 @@ const (
 	configName     = "config.yaml"
 	encryptionName = "encryption.yaml" // only if the file is not in pki/
 
+	auditPolicyName, auditWebhookName = "audit-policy.yaml", "audit-webhook.kubeconfig"
+
 	backupKind   = "berth-control backup"
 	backupFormat = 1
 )
@@ -36,8 +39,18 @@ type backupManifest struct {
 	Created time.Time `json:"made"`
 	Version string    `json:"version"` // of berth-control
 	// Paths of the files outside the data directory. Empty: not configured.
-	Config     string `json:"config,omitempty"`
-	Encryption string `json:"encryption,omitempty"`
+	Config       string `json:"config,omitempty"`
+	Encryption   string `json:"encryption,omitempty"`
+	AuditPolicy  string `json:"auditPolicy,omitempty"`
+	AuditWebhook string `json:"auditWebhook,omitempty"`
+}
+
+// files returns the original paths of the files outside the data directory by the name of their entry.
+func (m *backupManifest) files() map[string]string {
+	return map[string]string{
+		configName: m.Config, encryptionName: m.Encryption, auditPolicyName: m.AuditPolicy,
+		auditWebhookName: m.AuditWebhook,
+	}
 }
 
 // Backup writes an archive with everything that is needed to restore the server: a consistent
@@ -85,12 +98,14 @@ func Backup(ctx context.Context, c Config, configFile, path string) (err error) 
 
 func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) error {
 	manifest := backupManifest{
-		Kind:       backupKind,
-		Format:     backupFormat,
-		Created:    time.Now().UTC().Truncate(time.Second),
-		Version:    c.Version,
-		Config:     configFile,
-		Encryption: c.EncryptionConfig,
+		Kind:         backupKind,
+		Format:       backupFormat,
+		Created:      time.Now().UTC().Truncate(time.Second),
+		Version:      c.Version,
+		Config:       configFile,
+		Encryption:   c.EncryptionConfig,
+		AuditPolicy:  c.Audit.PolicyFile,
+		AuditWebhook: c.Audit.Webhook.ConfigFile,
 	}
 	text, err := json.MarshalIndent(manifest, "", "  ")
 	if err != nil {
@@ -110,7 +125,7 @@ func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) e
 	if err := add(snapshotName, func(w io.Writer) error { return c.snapshot(ctx, w) }); err != nil {
 		return err
 	}
-	files := map[string]string{configName: configFile, encryptionName: c.EncryptionConfig}
+	files := manifest.files()
 	keys, err := os.ReadDir(c.path("pki"))
 	if err != nil {
 		return err
@@ -208,12 +223,10 @@ func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	}
 	out := &RestoreResult{BackupTime: manifest.Created, SavedFiles: map[string]string{}}
 	names := []string{"pki", "etcd"} // the store last: a server would create an empty one if it were missing
-	for _, saved := range []struct{ name, original string }{
-		{configName, manifest.Config}, {encryptionName, manifest.Encryption},
-	} {
-		if saved.original != "" {
-			names = append([]string{saved.name}, names...)
-			out.SavedFiles[saved.original] = c.path(saved.name)
+	for name, original := range manifest.files() {
+		if original != "" {
+			names = slices.Insert(names, 0, name)
+			out.SavedFiles[original] = c.path(name)
 		}
 	}
 	for _, name := range names {
@@ -279,7 +292,8 @@ func (c *Config) unpack(a *zip.Reader) error {
 	}
 	for _, f := range a.File[1:] {
 		key := strings.TrimPrefix(f.Name, pkiName)
-		if f.Name != snapshotName && f.Name != configName && f.Name != encryptionName &&
+		_, saved := (&backupManifest{}).files()[f.Name]
+		if f.Name != snapshotName && !saved &&
 			(key == f.Name || key != filepath.Base(key) || strings.HasPrefix(key, ".")) {
 			return fmt.Errorf("not a berth-control backup: it contains %q", f.Name)
 		}

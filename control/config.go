@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"berth/control/audit"
 	"berth/control/loadbalancer"
 	"berth/control/pki"
 	"berth/control/serviceips"
@@ -79,6 +80,11 @@ type Config struct {
 	// ExtendTokenExpiration extends the validity of tokens injected into pods to a year, for
 	// clients that read their token only once. Nodes still renew these tokens every hour.
 	ExtendTokenExpiration bool
+	// MaxRequestsInFlight and MaxMutatingRequestsInFlight are upstream's limits of concurrent requests. Only
+	// their sum counts: API Priority and Fairness divides it among the priority levels.
+	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
+	// Audit configures the audit log. Relative paths are below DataDir.
+	Audit audit.Options
 	// DisabledAdmissionPlugins names admission plugins that do not run, see admission.Names.
 	DisabledAdmissionPlugins []string
 	// Version is the version of this program, for logs and /version.
@@ -102,6 +108,8 @@ func Default() Config {
 		EtcdDefragmentationInterval: 10 * time.Minute,
 		ServiceRepairInterval:       3 * time.Minute,
 		ExtendTokenExpiration:       true, Controllers: []string{allControllers},
+		MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200,
+		Audit: audit.DefaultOptions(),
 	}
 }
 
@@ -150,6 +158,12 @@ func (c *Config) Validate() error {
 		}
 	}
 	if err := serviceips.ValidateAdvertiseAddress(c.AdvertiseAddress); err != nil {
+		return err
+	}
+	if err := c.checkRequestLimits(); err != nil {
+		return err
+	}
+	if err := c.Audit.Validate(); err != nil {
 		return err
 	}
 	return validateControllers(c.Controllers, ControllerNames())

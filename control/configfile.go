@@ -72,6 +72,9 @@ type ConfigFile struct {
 	ServiceAccountIssuer                string          `json:"serviceAccountIssuer,omitempty"`
 	ServiceAccountMaxTokenExpiration    metav1.Duration `json:"serviceAccountMaxTokenExpiration,omitzero"`
 	ServiceAccountExtendTokenExpiration *bool           `json:"serviceAccountExtendTokenExpiration,omitempty"`
+	MaxRequestsInflight                 *int            `json:"maxRequestsInflight,omitempty"`
+	MaxMutatingRequestsInflight         *int            `json:"maxMutatingRequestsInflight,omitempty"`
+	Audit                               auditFields     `json:"audit,omitzero"`
 	DisableAdmissionPlugins             []string        `json:"disableAdmissionPlugins,omitempty"`
 	EncryptionProviderConfig            string          `json:"encryptionProviderConfig,omitempty"`
 }
@@ -174,6 +177,9 @@ func (f *ConfigFile) ApplyTo(c *Config, isSet func(flag string) bool) {
 	text("etcd-certfile", &c.Etcd.CertFile, f.Etcd.CertFile)
 	text("etcd-keyfile", &c.Etcd.KeyFile, f.Etcd.KeyFile)
 	text("service-account-issuer", &c.ServiceAccountIssuer, f.ServiceAccountIssuer)
+	setIfGiven(isSet, "max-requests-inflight", &c.MaxRequestsInFlight, f.MaxRequestsInflight)
+	setIfGiven(isSet, "max-mutating-requests-inflight", &c.MaxMutatingRequestsInFlight, f.MaxMutatingRequestsInflight)
+	f.Audit.applyTo(&c.Audit, isSet)
 	list("disable-admission-plugins", &c.DisabledAdmissionPlugins, f.DisableAdmissionPlugins)
 	text("encryption-provider-config", &c.EncryptionConfig, f.EncryptionProviderConfig)
 }

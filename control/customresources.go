@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"maps"
 	"path"
+	"slices"
 	"sync"
 
 	etcdclient "go.etcd.io/etcd/client/v3/kubernetes"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"berth/control/customresources"
+	"berth/control/fairness"
 )
 
 // definitionOptions returns the storage options of CustomResourceDefinitions, which are stored as in
@@ -45,9 +48,9 @@ type objectOptions struct {
 	*storageFactory
 
 	mu sync.Mutex
-	// destroy has one function for each open storage. The library does not destroy those that are open
-	// when the server stops.
-	destroy map[*factory.DestroyFunc]bool
+	// opened has the open storages by their destroy function. The library does not destroy those that are
+	// open when the server stops.
+	opened map[*factory.DestroyFunc]fairness.Resource
 }
 
 // GetRESTOptions returns the storage options of a resource.
@@ -91,12 +94,12 @@ func (o *objectOptions) newObjectStorage(
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	key := &destroy
-	o.destroy[key] = true
+	o.opened[key] = fairness.Resource{GroupResource: config.GroupResource, Stats: out.Stats}
 	return out, func() {
 		destroy()
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		delete(o.destroy, key)
+		delete(o.opened, key)
 	}, nil
 }
 
@@ -104,10 +107,17 @@ func (o *objectOptions) newObjectStorage(
 func (o *objectOptions) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for destroy := range o.destroy {
+	for destroy := range o.opened {
 		(*destroy)()
 	}
-	clear(o.destroy)
+	clear(o.opened)
+}
+
+// counted returns the custom resources with open storages.
+func (o *objectOptions) counted() []fairness.Resource {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Values(o.opened))
 }
 
 // customMetadata reads the metadata of custom resources from the store.
@@ -135,7 +145,8 @@ func (m customMetadata) Count(ctx context.Context, resource schema.GroupResource
 
 // installCustomResources serves CustomResourceDefinitions and the resources that they define.
 func (s *Server) installCustomResources(config *genericapiserver.Config) (err error) {
-	objects := &objectOptions{storageFactory: s.storageFactory, destroy: map[*factory.DestroyFunc]bool{}}
+	objects := &objectOptions{storageFactory: s.storageFactory, opened: map[*factory.DestroyFunc]fairness.Resource{}}
+	s.customObjects = objects
 	s.generic.RegisterDestroyFunc(objects.close)
 	s.customResources, err = customresources.Install(s.generic, customresources.Config{
 		Generic: config, Definitions: definitionOptions{s.storageFactory}, Objects: objects,

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
+	"berth/control/audit"
 	"berth/control/pki"
 	"berth/control/registry"
 	"berth/control/scheme"
@@ -33,6 +34,9 @@ type Server struct {
 	member         *storage.Member // nil with an external etcd cluster
 	storageFactory *storageFactory
 	serving        *pki.Certificate
+	auditor        *audit.Auditor
+	limits         requestLimits
+	customObjects  *objectOptions
 	generic        *genericapiserver.GenericAPIServer
 	ready          chan struct{}
 }
@@ -57,6 +61,9 @@ func New(ctx context.Context, c Config) (_ *Server, err error) {
 		return nil, err
 	}
 	if err := c.checkRestoreComplete(); err != nil {
+		return nil, err
+	}
+	if s.auditor, err = audit.Open(c.Audit, c.DataDir, shutdownTimeout, c.Log); err != nil {
 		return nil, err
 	}
 	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
@@ -205,6 +212,10 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config.AddHealthChecks(healthz.NamedCheck("etcd", s.checkEtcd))
 	config.Authentication.Authenticator, config.Authentication.APIAudiences = s.access.authenticator, s.access.audiences
 	config.Authorization.Authorizer, config.RuleResolver = s.access.authorizer, s.access.rbac
+	config.AuditBackend, config.AuditPolicyRuleEvaluator = s.auditor.Backend, s.auditor.Evaluator
+	if err := s.addRequestLimits(config); err != nil {
+		return nil, err
+	}
 	config.AdmissionControl, err = s.admission()
 	return config, err
 }
@@ -229,6 +240,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.waitUntilReady(serving) })
 	wg.Go(func() { s.renewCertificates(serving) })
+	wg.Go(func() { s.limits.run(serving) })
 	if s.member != nil {
 		wg.Go(func() {
 			select {
@@ -288,6 +300,12 @@ func (s *Server) Close() {
 	if s.member != nil {
 		s.member.Close()
 		s.member = nil
+	}
+	if s.auditor != nil {
+		if err := s.auditor.Close(); err != nil {
+			s.Log.Warn("audit log close failed", "err", err)
+		}
+		s.auditor = nil
 	}
 	if s.listener != nil {
 		_ = s.listener.Close() // closed already if the server was running

@@ -45,6 +45,10 @@ A configuration file has the same settings as the flags. A flag takes precedence
   loadBalancerPool: [192.0.2.16/28] # addresses for Services of type LoadBalancer
   advertiseAddress: 192.0.2.1       # address by which pods reach the server
   controllers: ["*"]                # controllers to enable, as in --controllers
+  audit:                            # audit log, see the flags --audit-*
+    policyFile: /etc/berth-control/audit-policy.yaml
+    log: {path: audit.log, maxAge: 0, maxBackup: 3, maxSize: 16}
+    webhook: {configFile: /etc/berth-control/audit-webhook.kubeconfig}
   etcd:                             # external etcd cluster instead of the embedded store
     servers: [https://10.0.0.1:2379]
     caFile: /etc/etcd/ca.crt
@@ -144,6 +148,8 @@ func serveFlags(f *pflag.FlagSet, c *control.Config, verbosity *int) {
 	storeFlags(f, c)
 	tokenAndCertificateFlags(f, c)
 	nodeAndServiceFlags(f, c)
+	requestFlags(f, c)
+	auditFlags(f, &c.Audit)
 }
 
 // storeFlags defines the flags of the store.

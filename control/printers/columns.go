@@ -3,6 +3,7 @@ package printers
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,6 +17,8 @@ type Columns struct {
 	definitions []metav1.TableColumnDefinition
 	row         func(obj runtime.Object, now time.Time) ([]any, error)
 	conditions  func(obj runtime.Object) []metav1.TableRowCondition
+	// order sorts the rows of a list. nil keeps the order of the list.
+	order func(a, b runtime.Object) int
 }
 
 // ColumnsFor returns the columns of a kind. The default columns are name and age.
@@ -55,7 +58,7 @@ func (c Columns) Table(obj runtime.Object, now time.Time, headers bool) (*metav1
 		return nil
 	}
 	if meta.IsListType(obj) {
-		if err := meta.EachListItem(obj, add); err != nil {
+		if err := c.eachInOrder(obj, add); err != nil {
 			return nil, err
 		}
 	} else if err := add(obj); err != nil {
@@ -71,9 +74,27 @@ func (c Columns) Table(obj runtime.Object, now time.Time, headers bool) (*metav1
 	return out, nil
 }
 
+// eachInOrder calls f for each object of a list.
+func (c Columns) eachInOrder(list runtime.Object, f func(runtime.Object) error) error {
+	if c.order == nil {
+		return meta.EachListItem(list, f)
+	}
+	var all []runtime.Object
+	if err := meta.EachListItem(list, func(obj runtime.Object) error { all = append(all, obj); return nil }); err != nil {
+		return err
+	}
+	slices.SortStableFunc(all, c.order)
+	for _, obj := range all {
+		if err := f(obj); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // columnsByKind holds the columns of all kinds.
 var columnsByKind = merge(coreKinds, storageKinds, deviceKinds, workloadKinds, accessKinds,
-	networkingKinds, smallGroupKinds)
+	networkingKinds, fairnessKinds, smallGroupKinds)
 
 func merge(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
 	out := map[schema.GroupKind]Columns{}

@@ -21,6 +21,7 @@ func All() []*Kind {
 		coreKinds(),
 		workloadKinds(),
 		accessKinds(),
+		fairnessKinds(),
 		schedulingKinds(),
 		policyKinds(),
 		networkKinds(),

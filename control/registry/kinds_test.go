@@ -43,10 +43,13 @@ var consumers = map[schema.GroupResource]string{
 	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: "signers",
 	{Group: "coordination.k8s.io", Resource: "leases"}: "leader election; node leases: " +
 		"node-lifecycle controller",
-	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}: "admission",
-	{Group: "node.k8s.io", Resource: "runtimeclasses"}:        "admission and kubelets",
-	{Group: "policy", Resource: "poddisruptionbudgets"}:       "evictions",
-	{Group: "discovery.k8s.io", Resource: "endpointslices"}:   "kube-proxy and other proxies",
+	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:        "admission",
+	{Group: "node.k8s.io", Resource: "runtimeclasses"}:               "admission and kubelets",
+	{Group: "policy", Resource: "poddisruptionbudgets"}:              "evictions",
+	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}: "API Priority and Fairness",
+	{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}: "API Priority and " +
+		"Fairness",
+	{Group: "discovery.k8s.io", Resource: "endpointslices"}: "kube-proxy and other proxies",
 	{Group: "networking.k8s.io", Resource: "ingresses"}: "ingress controllers of users; as in Kubernetes " +
 		"none is part of the server",
 	{Group: "networking.k8s.io", Resource: "networkpolicies"}: "nodes with networkPolicy: on, see " +

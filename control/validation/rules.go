@@ -20,7 +20,7 @@ func RulesFor(kind schema.GroupKind, compile ExpressionCompiler) (rules.Rules, b
 // otherGroups holds the rules of all kinds that workloads.RulesFor does not know.
 func otherGroups(compile ExpressionCompiler) []map[schema.GroupKind]rules.Rules {
 	return []map[schema.GroupKind]rules.Rules{
-		coreRules, storageRules, deviceRules(compile), autoscalingRules, rbacRules, networkingRules,
+		coreRules, storageRules, deviceRules(compile), autoscalingRules, rbacRules, networkingRules, fairnessRules,
 		smallGroupRules,
 	}
 }

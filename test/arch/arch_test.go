@@ -185,6 +185,9 @@ var allowedImports = map[string][]string{
 	},
 	"control/loadbalancer": {},
 
+	"control/audit":    {"internal/strictyaml"},
+	"control/fairness": {},
+
 	"control/quota":   {"podspec"},
 	"control/metrics": {},
 	"control/policyaddresses": {
