@@ -35,8 +35,14 @@ type requestLimits struct {
 	counter *fairness.Counter
 }
 
-// run returns when ctx is done.
-func (l *requestLimits) run(ctx context.Context) {
+// run returns when ctx is done. It does nothing before the server is ready: until then, the mandatory
+// objects apply, also if they are not stored.
+func (l *requestLimits) run(ctx context.Context, ready <-chan struct{}) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-ready:
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() { l.ensurer.Run(ctx) })
 	wg.Go(func() { l.counter.Run(ctx) })

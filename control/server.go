@@ -240,7 +240,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.waitUntilReady(serving) })
 	wg.Go(func() { s.renewCertificates(serving) })
-	wg.Go(func() { s.limits.run(serving) })
+	wg.Go(func() { s.limits.run(serving, s.ready) })
 	if s.member != nil {
 		wg.Go(func() {
 			select {
