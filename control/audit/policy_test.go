@@ -22,8 +22,8 @@ func TestLoadPolicyErrorsNameField(t *testing.T) {
 		{"unknown field", policyHeader + "rules: [{level: None, verb: [get]}]\n", "rules[0].verb"},
 		{"wrong type", policyHeader + "rules: [{level: None}, {level: Metadata, verbs: get}]\n", "rules[1].verbs"},
 		{"unknown level", policyHeader + "rules: [{level: All}]\n", `rules[0].level: Unsupported value: "All"`},
-		{"unknown stage", policyHeader + "rules: [{level: None}]\nomitStages: [Begun]\n",
-			`omitStages[0]: Invalid value: "Begun"`},
+		{"unknown stage", policyHeader + "rules: [{level: None}]\nomitStages: [First]\n",
+			`omitStages[0]: Invalid value: "First"`},
 		{"resources and URLs", policyHeader +
 			"rules: [{level: None, nonResourceURLs: [/healthz], resources: [{group: apps}]}]\n",
 			"rules[0].nonResourceURLs"},

@@ -179,7 +179,7 @@ func checkAuditMetadata(t *testing.T, all []auditv1.Event) {
 		if e.User.Username != "system:serviceaccount:default:app" ||
 			e.Annotations["authorization.k8s.io/decision"] != "forbid" ||
 			!strings.HasPrefix(e.Annotations["authentication.k8s.io/stale-token"],
-				"subject: system:serviceaccount:default:app, seconds after warning threshold: 36") {
+				"subject: system:serviceaccount:default:app, seconds after warning threshold: 3") {
 			t.Errorf("event of the stale token: user %q, annotations %v", e.User.Username, e.Annotations)
 		}
 	}
