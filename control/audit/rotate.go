@@ -10,11 +10,17 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // rotatedTimeFormat is the time in the names of rotated files, audit-TIME.log. The names are those of
 // kube-apiserver.
 const rotatedTimeFormat = "2006-01-02T15-04-05.000"
+
+// minFreeBytes is the free space of the file system below which no events are written. The store rejects
+// writes below 64 MiB, and needs the rest for deletes, which free space.
+const minFreeBytes = 48 << 20
 
 // rotatingFile is a log file that is renamed when it is full. It removes rotated files in the same step,
 // so that all files together never exceed their limits. The library that kube-apiserver uses removes them
@@ -25,6 +31,7 @@ type rotatingFile struct {
 	maxBackups int   // 0: unlimited
 	maxAge     time.Duration
 	now        func() time.Time
+	free       func(*os.File) (int64, error) // free bytes of the file system
 
 	mu   sync.Mutex
 	file *os.File // nil: closed, or the last rotation failed
@@ -34,7 +41,7 @@ type rotatingFile struct {
 // openRotatingFile opens or creates a log file with mode 0600, and removes rotated files beyond the limits.
 func openRotatingFile(o LogOptions, path string, now func() time.Time) (*rotatingFile, error) {
 	r := &rotatingFile{path: path, maxSize: int64(o.MaxSize) << 20, maxBackups: o.MaxBackups,
-		maxAge: time.Duration(o.MaxAge) * 24 * time.Hour, now: now}
+		maxAge: time.Duration(o.MaxAge) * 24 * time.Hour, now: now, free: freeBytes}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
@@ -71,14 +78,30 @@ func (r *rotatingFile) Write(event []byte) (int, error) {
 			return 0, err
 		}
 	}
+	if free, err := r.free(r.file); err != nil || free < minFreeBytes {
+		return 0, errors.Join(err, fmt.Errorf("%d bytes free on the file system, at least %d are required", free,
+			minFreeBytes))
+	}
 	if r.maxSize > 0 && r.size > 0 && r.size+n > r.maxSize {
 		if err := r.rotate(); err != nil {
 			return 0, err
 		}
 	}
 	written, err := r.file.Write(event)
+	if err != nil && r.file.Truncate(r.size) == nil {
+		return 0, err // no partial line
+	}
 	r.size += int64(written)
 	return written, err
+}
+
+// freeBytes returns the free space of the file system of a file.
+func freeBytes(f *os.File) (int64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return 0, fmt.Errorf("free space: %w", err)
+	}
+	return int64(fs.Bavail) * fs.Bsize, nil // no file system is larger
 }
 
 // rotate renames the current file and opens a new one.

@@ -107,3 +107,33 @@ func TestRotatingFileContinues(t *testing.T) {
 		t.Errorf("with a limit of one rotated file: got files %v", files)
 	}
 }
+
+// TestRotatingFileKeepsSpaceFree writes on an almost full file system: events are lost until there is space.
+func TestRotatingFileKeepsSpaceFree(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.log")
+	r, err := openRotatingFile(LogOptions{MaxSize: 1, MaxBackups: 1}, path, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := int64(minFreeBytes)
+	r.free = func(*os.File) (int64, error) { return free, nil }
+	for _, c := range []struct {
+		event   string
+		free    int64
+		written bool
+	}{
+		{"first\n", minFreeBytes, true}, {"second\n", minFreeBytes - 1, false}, {"third\n", minFreeBytes, true},
+	} {
+		free = c.free
+		if _, err := r.Write([]byte(c.event)); (err == nil) != c.written {
+			t.Errorf("%q with %d bytes free: %v", c.event, c.free, err)
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "first\nthird\n" {
+		t.Errorf("got %q, %v", text, err)
+	}
+}

@@ -79,7 +79,7 @@ func (s *Server) waitForDefaultLevels(t *testing.T) {
 	})
 }
 
-// noisyAccount is a service account that may edit its namespace, default.
+// noisyAccount is a service account that may create and list ConfigMaps and pods in the namespace default.
 type noisyAccount struct {
 	s      *Server
 	config *restclient.Config
@@ -94,8 +94,13 @@ func newNoisyAccount(t *testing.T, s *Server) *noisyAccount {
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.Client.RbacV1().Roles(metav1.NamespaceDefault).Create(ctx, &rbacv1.Role{ObjectMeta: name,
+		Rules: []rbacv1.PolicyRule{{Verbs: []string{"create", "list"}, APIGroups: []string{""},
+			Resources: []string{"configmaps", "pods"}}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.Client.RbacV1().RoleBindings(metav1.NamespaceDefault).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: name, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "edit", APIGroup: rbacv1.GroupName},
+		ObjectMeta: name, RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "noisy", APIGroup: rbacv1.GroupName},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "noisy", Namespace: metav1.NamespaceDefault}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
