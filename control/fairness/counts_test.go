@@ -60,9 +60,8 @@ func TestCounterContinuesAfterErrors(t *testing.T) {
 				{schema.GroupResource{Resource: "bad"}, func(context.Context) (storage.Stats, error) {
 					return storage.Stats{}, errors.New("no store")
 				}},
-				{schema.GroupResource{Group: "example.com", Resource: "toys"}, func(context.Context) (storage.Stats, error) {
-					return storage.Stats{ObjectCount: 7}, nil
-				}},
+				{schema.GroupResource{Group: "example.com", Resource: "toys"},
+					func(context.Context) (storage.Stats, error) { return storage.Stats{ObjectCount: 7}, nil }},
 			}
 		}}
 	c.count(t.Context())

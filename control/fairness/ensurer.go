@@ -38,7 +38,8 @@ type Ensurer struct {
 // NewEnsurer creates an ensurer. It adds informers, which must not have been started.
 func NewEnsurer(factory informers.SharedInformerFactory, client flowcontrolclient.FlowcontrolV1Interface,
 	log *slog.Logger) (*Ensurer, error) {
-	levels, schemas := factory.Flowcontrol().V1().PriorityLevelConfigurations(), factory.Flowcontrol().V1().FlowSchemas()
+	version := factory.Flowcontrol().V1()
+	levels, schemas := version.PriorityLevelConfigurations(), version.FlowSchemas()
 	e := &Ensurer{
 		levels: levelOperations(client, func() ([]*flowcontrolv1.PriorityLevelConfiguration, error) {
 			return levels.Lister().List(labels.Everything())

@@ -78,7 +78,7 @@ func (o *operations[T]) createMissing(ctx context.Context, want T, log *slog.Log
 func (o *operations[T]) outcome(action, name string, err error, log *slog.Logger) error {
 	switch {
 	case err == nil:
-		log.Debug("default object "+action, "kind", o.kind, "name", name)
+		log.Debug("default object changed", "action", action, "kind", o.kind, "name", name)
 		return nil
 	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil

@@ -80,7 +80,8 @@ func (c Columns) eachInOrder(list runtime.Object, f func(runtime.Object) error) 
 		return meta.EachListItem(list, f)
 	}
 	var all []runtime.Object
-	if err := meta.EachListItem(list, func(obj runtime.Object) error { all = append(all, obj); return nil }); err != nil {
+	err := meta.EachListItem(list, func(obj runtime.Object) error { all = append(all, obj); return nil })
+	if err != nil {
 		return err
 	}
 	slices.SortStableFunc(all, c.order)

@@ -134,7 +134,8 @@ func (k *validator) queuing(at *field.Path, q *flowcontrolv1.QueuingConfiguratio
 	}
 	bits := shufflesharding.RequiredEntropyBits(int(q.Queues), int(q.HandSize))
 	if bits > shufflesharding.MaxHashBits {
-		k.Invalid(hand, q.HandSize, "required entropy bits of deckSize %d and handSize %d should not be greater than %d",
+		k.Invalid(hand, q.HandSize,
+			"required entropy bits of deckSize %d and handSize %d should not be greater than %d",
 			q.Queues, q.HandSize, shufflesharding.MaxHashBits)
 	}
 }

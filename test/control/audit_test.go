@@ -299,7 +299,8 @@ rules:
 	c := createConfigMap(t, s, metav1.NamespaceDefault, configMap("big"))
 	for i := range 60 {
 		c.Data = map[string]string{"text": strings.Repeat(fmt.Sprint(i%10), 80_000)}
-		next, err := s.Client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Update(t.Context(), c, metav1.UpdateOptions{})
+		next, err := s.Client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Update(t.Context(), c,
+			metav1.UpdateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

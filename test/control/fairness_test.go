@@ -101,7 +101,8 @@ func newNoisyAccount(t *testing.T, s *Server) *noisyAccount {
 	}
 	if _, err := s.Client.RbacV1().RoleBindings(metav1.NamespaceDefault).Create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: name, RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "noisy", APIGroup: rbacv1.GroupName},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "noisy", Namespace: metav1.NamespaceDefault}},
+		Subjects: []rbacv1.Subject{{
+			Kind: rbacv1.ServiceAccountKind, Name: "noisy", Namespace: metav1.NamespaceDefault}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
