@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -41,7 +42,7 @@ const (
 	minRenewalCheckInterval = time.Second // lower bound, which also applies after a failed renewal
 )
 
-// renewCertificates renews the server's certificates and the administrator kubeconfig until ctx is
+// renewCertificates renews the server's certificates and the administrator kubeconfigs until ctx is
 // done.
 func (s *Server) renewCertificates(ctx context.Context) {
 	for {
@@ -70,8 +71,16 @@ func (s *Server) renewCertificates(ctx context.Context) {
 		// Nodes check the certificate for each request, and existing connections use the old one.
 		s.kubeletClient.verified.CloseIdleConnections()
 		s.kubeletClient.unverified.CloseIdleConnections()
-		if err := s.Authority.AdminKubeconfig(s.AdminKubeconfig(), s.Loopback.Host); err != nil {
+		if err := s.writeKubeconfigs(); err != nil {
 			s.Log.Error("administrator kubeconfig renewal failed", "err", err)
 		}
 	}
+}
+
+// writeKubeconfigs writes the kubeconfigs of the administrator, and that for emergencies.
+func (s *Server) writeKubeconfigs() error {
+	return errors.Join(
+		s.Authority.WriteKubeconfig(s.AdminKubeconfig(), s.Loopback.Host, pki.AdminSubject()),
+		s.Authority.WriteKubeconfig(s.SuperAdminKubeconfig(), s.Loopback.Host, pki.SuperAdminSubject()),
+	)
 }

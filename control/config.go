@@ -199,3 +199,6 @@ func (c *Config) path(elem ...string) string {
 
 // AdminKubeconfig returns the path of the administrator kubeconfig.
 func (c *Config) AdminKubeconfig() string { return c.path("admin.kubeconfig") }
+
+// SuperAdminKubeconfig returns the path of the kubeconfig for emergencies, which no role or binding limits.
+func (c *Config) SuperAdminKubeconfig() string { return c.path("super-admin.kubeconfig") }

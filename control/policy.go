@@ -30,6 +30,7 @@ func (s *Server) addPolicy() error {
 			return err
 		},
 	)
+	s.addBootstrapHook("rbac/bootstrap-admin-binding", s.ensureAdminBinding)
 	s.addBootstrapHook(
 		"scheduling/bootstrap-system-priority-classes",
 		func(ctx context.Context) error { return admission.EnsurePriorityClasses(ctx, s.Client) },

@@ -103,7 +103,7 @@ func (s *Server) openCertificates() (err error) {
 	if s.Loopback, err = s.loopback(); err != nil {
 		return err
 	}
-	return s.Authority.AdminKubeconfig(s.AdminKubeconfig(), s.Loopback.Host)
+	return s.writeKubeconfigs()
 }
 
 // earlyCompactionsPerInterval is the number of early compaction checks per compaction interval.

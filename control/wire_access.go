@@ -110,7 +110,8 @@ func (a *Assembly) openAuthorizers() error {
 			Authorizer:     authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup),
 		},
 		authorizerunion.NamedAuthorizer{AuthorizerName: "node", Authorizer: authz.NewNodeAuthorizer(graph)},
-		authorizerunion.NamedAuthorizer{AuthorizerName: "rbac", Authorizer: a.access.rbac},
+		authorizerunion.NamedAuthorizer{AuthorizerName: "rbac",
+			Authorizer: newSyncedAuthorizer(a.access.rbac, a.Informers)},
 	)
 	return err
 }

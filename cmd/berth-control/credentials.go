@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -40,66 +39,6 @@ func (r *clientOptions) client() (*kubernetes.Clientset, *restclient.Config, err
 	}
 	client, err := kubernetes.NewForConfig(c)
 	return client, c, err
-}
-
-func kubeconfigCommand() *cobra.Command {
-	var dataDir, server, name string
-	var groups []string
-	var validity time.Duration
-	cmd := &cobra.Command{
-		Use:   "kubeconfig",
-		Short: "Print a kubeconfig",
-		Long: `Print a kubeconfig with a new client certificate, signed by the certificate authority in the data
-directory. Without --user the certificate is for the administrator, a member of system:masters. A client certificate
-cannot be revoked before it expires: keep --validity-period short for other users.`,
-		Args: cobra.NoArgs,
-		Example: `  berth-control kubeconfig --server https://control.example.com:6443 > ~/.kube/config
-  berth-control kubeconfig --user jane --group developers --validity-period 720h`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			pkiDir := filepath.Join(dataDir, "pki")
-			if _, err := os.Stat(filepath.Join(pkiDir, "ca.key")); err != nil {
-				return fmt.Errorf("data-dir: %s contains no certificate authority; has the server been started? %w",
-					dataDir, err)
-			}
-			authority, err := pki.Open(pkiDir, time.Now)
-			if err != nil {
-				return err
-			}
-			if server == "" {
-				c, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "admin.kubeconfig"))
-				if err != nil {
-					return fmt.Errorf("server: required: %w", err)
-				}
-				server = c.Host
-			}
-			subject := pki.AdminSubject()
-			if name != "" {
-				subject.Name, subject.Groups = name, groups
-			} else if len(groups) > 0 {
-				return errors.New("group: requires --user")
-			}
-			subject.Duration = validity
-			cert, key, err := authority.Issue(subject)
-			if err != nil {
-				return err
-			}
-			text, err := authority.Kubeconfig(server, subject.Name, cert, key)
-			if err != nil {
-				return err
-			}
-			_, err = cmd.OutOrStdout().Write(text)
-			return err
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&dataDir, "data-dir", control.Default().DataDir, "data directory of the server")
-	f.StringVar(&server, "server", "", "URL by which clients reach the server (default: the server in "+
-		"admin.kubeconfig)")
-	f.StringVar(&name, "user", "", "user name (default: the administrator)")
-	f.StringSliceVar(&groups, "group", nil, "group of the user; may be repeated")
-	f.DurationVar(&validity, "validity-period", 365*24*time.Hour, "validity period of the certificate")
-	addFormerFlag(f, "valid", "validity-period")
-	return cmd
 }
 
 func rotateCommand() *cobra.Command {

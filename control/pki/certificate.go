@@ -132,11 +132,27 @@ func ServerSubject(names []string, addresses []net.IP) Subject {
 	}
 }
 
-// AdminSubject is the subject of the administrator's certificate, in group system:masters.
+// AdminsGroup is the group of the administrator. It has kubeadm's name and its permissions come from a
+// ClusterRoleBinding.
+const AdminsGroup = "kubeadm:cluster-admins"
+
+// AdminSubject is the subject of the administrator's certificate.
 func AdminSubject() Subject {
 	return Subject{
 		Name:         "berth-admin",
-		Groups:       []string{"system:masters"},
+		Groups:       []string{AdminsGroup},
+		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+}
+
+// MastersGroup may do everything. No role or binding limits it.
+const MastersGroup = "system:masters"
+
+// SuperAdminSubject is the subject of the certificate for emergencies, in group system:masters.
+func SuperAdminSubject() Subject {
+	return Subject{
+		Name:         "berth-super-admin",
+		Groups:       []string{MastersGroup},
 		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 }

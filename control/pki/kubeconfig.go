@@ -23,26 +23,26 @@ func (a *Authority) Kubeconfig(server, user string, cert, key []byte) ([]byte, e
 	return clientcmd.Write(*c)
 }
 
-// AdminKubeconfig writes the administrator kubeconfig with mode 0600, unless the existing one is
-// current.
-func (a *Authority) AdminKubeconfig(path, server string) error {
-	if a.isCurrentKubeconfig(path, server) {
+// WriteKubeconfig writes a kubeconfig with a new certificate of the subject, with mode 0600, unless the existing one
+// is current.
+func (a *Authority) WriteKubeconfig(path, server string, subject Subject) error {
+	if a.isCurrentKubeconfig(path, server, subject) {
 		return nil
 	}
-	cert, key, err := a.Issue(AdminSubject())
+	cert, key, err := a.Issue(subject)
 	if err != nil {
 		return err
 	}
-	text, err := a.Kubeconfig(server, AdminSubject().Name, cert, key)
+	text, err := a.Kubeconfig(server, subject.Name, cert, key)
 	if err != nil {
 		return err
 	}
 	return writeFile(path, text, 0o600)
 }
 
-// isCurrentKubeconfig reports whether a kubeconfig has the server and the authority, and its
-// certificate needs no renewal.
-func (a *Authority) isCurrentKubeconfig(path, server string) bool {
+// isCurrentKubeconfig reports whether a kubeconfig has the server, the authority and the subject, and its certificate
+// needs no renewal. Earlier releases gave the administrator another group.
+func (a *Authority) isCurrentKubeconfig(path, server string, subject Subject) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -54,10 +54,11 @@ func (a *Authority) isCurrentKubeconfig(path, server string) bool {
 	if string(c.Clusters["berth"].CertificateAuthorityData) != string(a.pem) {
 		return false
 	}
-	user := c.AuthInfos[AdminSubject().Name]
+	user := c.AuthInfos[subject.Name]
 	if user == nil {
 		return false
 	}
 	cert, err := parseCertificate(user.ClientCertificateData)
-	return err == nil && !needsRenewal(cert, a.now()) && cert.CheckSignatureFrom(a.cert) == nil
+	return err == nil && !needsRenewal(cert, a.now()) && cert.CheckSignatureFrom(a.cert) == nil &&
+		cert.Subject.CommonName == subject.Name && coversSubject(cert, subject)
 }

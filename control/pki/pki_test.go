@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -191,7 +192,7 @@ func TestAdminKubeconfigModeAndRenewal(t *testing.T) {
 	a := open(t, filepath.Join(dir, "pki"), c)
 	path := filepath.Join(dir, "admin.kubeconfig")
 	write := func(server string) []byte {
-		if err := a.AdminKubeconfig(path, server); err != nil {
+		if err := a.WriteKubeconfig(path, server, AdminSubject()); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(path)
@@ -211,6 +212,16 @@ func TestAdminKubeconfigModeAndRenewal(t *testing.T) {
 	if config, err := clientcmd.Load(moved); err != nil || config.Clusters["berth"].Server != "https://127.0.0.1:7443" {
 		t.Errorf("after a change of the server URL: %v", err)
 	}
+	former := AdminSubject()
+	former.Groups = []string{MastersGroup}
+	if err := a.WriteKubeconfig(path, "https://127.0.0.1:7443", former); err != nil {
+		t.Fatal(err)
+	}
+	text := write("https://127.0.0.1:7443")
+	if groups := kubeconfigGroups(t, text); !slices.Equal(groups, []string{AdminsGroup}) {
+		t.Errorf("kubeconfig of an earlier release: got groups %q, want %q", groups, AdminsGroup)
+	}
+	moved = text
 	c.t = c.t.Add(300 * 24 * time.Hour)
 	if bytes.Equal(write("https://127.0.0.1:7443"), moved) {
 		t.Error("a kubeconfig that needs renewal was kept")
@@ -220,6 +231,20 @@ func TestAdminKubeconfigModeAndRenewal(t *testing.T) {
 			t.Errorf("mode of %s: %v, %v", f, info.Mode(), err)
 		}
 	}
+}
+
+// kubeconfigGroups returns the groups in the certificate of the administrator's kubeconfig.
+func kubeconfigGroups(t *testing.T, text []byte) []string {
+	t.Helper()
+	config, err := clientcmd.Load(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := parseCertificate(config.AuthInfos[AdminSubject().Name].ClientCertificateData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert.Subject.Organization
 }
 
 // TestCertificateDoesNotOutliveAuthority checks that a certificate expires no later than its

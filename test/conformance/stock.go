@@ -98,7 +98,8 @@ func certificates(dir string, pl *controlPlane) (*pki.Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = authority.AdminKubeconfig(pl.kubeconfig, pl.server)
+	// No binding grants access to the administrator's group here.
+	err = authority.WriteKubeconfig(pl.kubeconfig, pl.server, pki.SuperAdminSubject())
 	for name, s := range map[string]pki.Subject{
 		"server": pki.ServerSubject([]string{"localhost", "kubernetes.default.svc"},
 			[]net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 96, 0, 1)}),

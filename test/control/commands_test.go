@@ -72,7 +72,7 @@ func TestKubeconfigCommands(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		user string
-	}{{nil, "berth-admin"}, {[]string{"--user", "jane", "--group", "developers", "--validity-period", "1h"}, "jane"}} {
+	}{{nil, "berth-admin"}, {[]string{"--user", "jane", "--groups", "developers,testers", "--validity-period", "1h"}, "jane"}} {
 		text, err := runControl(t, append([]string{"kubeconfig", "--data-dir", s.DataDir}, c.args...)...)
 		if err != nil {
 			t.Fatalf("kubeconfig %v: %v\n%s", c.args, err, text)
@@ -86,6 +86,10 @@ func TestKubeconfigCommands(t *testing.T) {
 			user != c.user {
 			t.Errorf("kubeconfig %v: got user %q, want %q, %v", c.args, user, c.user, err)
 		}
+	}
+	if out, err := runControl(t, "kubeconfig", "--data-dir", s.DataDir, "--user", "jane", "--groups",
+		"system:masters"); err == nil || !strings.Contains(out, "super-admin.kubeconfig") {
+		t.Errorf("kubeconfig with system:masters: got %v: %s", err, out)
 	}
 	if out, err := runControl(t, "kubeconfig", "--data-dir", t.TempDir()); err == nil || !strings.Contains(out,
 		"contains no certificate authority") {

@@ -10,7 +10,8 @@ import (
 func TestKubectlAuthCommands(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	if got := s.Kubectl(t, "auth", "whoami"); !strings.Contains(got, "system:masters") {
+	if got := s.Kubectl(t, "auth", "whoami"); !strings.Contains(got, "kubeadm:cluster-admins") ||
+		strings.Contains(got, "system:masters") {
 		t.Errorf("whoami: got %q", got)
 	}
 	s.Kubectl(t, "create", "rolebinding", "ann-edits", "--clusterrole=edit", "--user=ann")
