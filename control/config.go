@@ -103,7 +103,7 @@ func Default() Config {
 		ServiceCIDRs:           []netip.Prefix{netip.MustParsePrefix("10.43.0.0/16")},
 		ServiceNodePorts:       serviceips.PortRange{First: 30000, Last: 32767},
 		OwnCertificateDuration: pki.DefaultCertificateDuration, ClusterSigningDuration: pki.DefaultCertificateDuration,
-		NodeReturnPeriod: pki.DefaultCertificateDuration,
+		NodeReturnPeriod: 7 * 24 * time.Hour,
 		EventTTL:         time.Hour, OpenAPITTL: 30 * time.Second, EtcdCompactionInterval: 5 * time.Minute,
 		EtcdDefragmentationInterval: 10 * time.Minute,
 		ServiceRepairInterval:       3 * time.Minute,

@@ -19,9 +19,9 @@ import (
 
 // handlers returns the library's handler chain with the handlers of this package.
 func (s *Server) handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
-	return withBodyReadTimeout(
+	return withBodyReadTimeout(s.access.attempts.Handler(
 		genericapiserver.DefaultBuildHandlerChain(withoutProxyBodyTimeout(s.withStorageQuota(api)), c),
-	)
+	))
 }
 
 // withStorageQuota rejects writes while the store is over its quota or its file system is almost

@@ -31,6 +31,10 @@ func (s *Server) addPolicy() error {
 		},
 	)
 	s.addBootstrapHook("rbac/bootstrap-admin-binding", s.ensureAdminBinding)
+	s.generic.AddPostStartHookOrDie("load-bootstrap-tokens", func(hook genericapiserver.PostStartHookContext) error {
+		s.access.tokenCache.Start(hook)
+		return nil
+	})
 	s.addBootstrapHook(
 		"scheduling/bootstrap-system-priority-classes",
 		func(ctx context.Context) error { return admission.EnsurePriorityClasses(ctx, s.Client) },

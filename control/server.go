@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"sync"
 	"time"
@@ -209,7 +208,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config.BuildHandlerChainFunc = s.handlers
 	config.RESTOptionsGetter = s.storageFactory
 	config.ShutdownWatchTerminationGracePeriod = time.Second
-	config.AddHealthChecks(healthz.NamedCheck("etcd", s.checkEtcd))
+	config.AddHealthChecks(healthz.NamedCheck("etcd", newCachedCheck(s.checkEtcd).check))
 	config.Authentication.Authenticator, config.Authentication.APIAudiences = s.access.authenticator, s.access.audiences
 	config.Authorization.Authorizer, config.RuleResolver = s.access.authorizer, s.access.rbac
 	config.AuditBackend, config.AuditPolicyRuleEvaluator = s.auditor.Backend, s.auditor.Evaluator
@@ -218,14 +217,6 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	}
 	config.AdmissionControl, err = s.admission()
 	return config, err
-}
-
-// checkEtcd is the health check of the store.
-func (s *Server) checkEtcd(r *http.Request) error {
-	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
-	defer cancel()
-	_, err := s.storageFactory.client.Client.Get(ctx, keyPrefix+"/health")
-	return err
 }
 
 // Ready returns a channel that is closed when the server is ready.
@@ -256,6 +247,7 @@ func (s *Server) Run(ctx context.Context) error {
 	waitControllers()
 	wg.Wait()
 	s.Informers.Shutdown()
+	s.access.tokenCache.Shutdown()
 	if ctx.Err() == nil && err == nil {
 		err = context.Cause(serving)
 	}

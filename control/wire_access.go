@@ -39,6 +39,8 @@ type access struct {
 	audiences     authenticator.Audiences
 	keys          *tokens.Keyring
 	bootstrap     *tokens.BootstrapAuthenticator
+	attempts      *tokens.Attempts
+	tokenCache    *tokens.BootstrapCache
 	authenticator authenticator.Request
 	rbac          *authz.RBAC
 	authorizer    authorizer.Authorizer
@@ -61,7 +63,9 @@ func (a *Assembly) openAccess() (err error) {
 	if x.keys, err = tokens.NewKeyring(key, former...); err != nil {
 		return err
 	}
-	x.bootstrap = &tokens.BootstrapAuthenticator{Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
+	x.attempts, x.tokenCache = tokens.NewAttempts(nil), tokens.NewBootstrapCache(a.Client)
+	x.bootstrap = &tokens.BootstrapAuthenticator{Lookup: x.tokenCache.Get,
+		Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
 	x.authenticator = a.newAuthenticator()
 	if err := a.openAuthorizers(); err != nil {
 		return err
@@ -80,8 +84,9 @@ func (a *Assembly) newAuthenticator() authenticator.Request {
 			Audiences: x.audiences,
 			Keys:      x.keys,
 			Objects:   tokens.NewCachedGetter(a.Informers, a.Client),
+			Rejected:  tokens.NewRejectedTokens(),
 		},
-		BootstrapTokens: x.bootstrap, LoopbackTokens: &x.identities, Audiences: x.audiences,
+		BootstrapTokens: x.attempts.Limit(x.bootstrap), LoopbackTokens: &x.identities, Audiences: x.audiences,
 	})
 }
 
@@ -131,7 +136,8 @@ func (a *Assembly) admission() (genericadmission.Interface, error) {
 func (a *Assembly) extraResources() []Resource {
 	authenticationV1, authorizationV1 := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	return []Resource{
-		{authenticationV1, "tokenreviews", authn.NewTokenReviews(a.access.authenticator, a.access.audiences)},
+		{authenticationV1, "tokenreviews", authn.NewTokenReviews(tokens.Unlimited(a.access.authenticator),
+			a.access.audiences)},
 		{authenticationV1, "selfsubjectreviews", authn.NewSelfSubjectReviews()},
 		{authorizationV1, "subjectaccessreviews", authz.NewSubjectAccessReviews(a.access.authorizer)},
 		{authorizationV1, "localsubjectaccessreviews", authz.NewLocalSubjectAccessReviews(a.access.authorizer)},

@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
@@ -36,9 +39,9 @@ bootstrap.kubernetes.io/token in namespace kube-system, the standard Kubernetes 
 
 // tokenOptions holds the flags of token create.
 type tokenOptions struct {
-	server, description string
-	ttl                 time.Duration
-	reusable            bool
+	server, description, forNode string
+	ttl                          time.Duration
+	reusable                     bool
 }
 
 func tokenCreate(r *clientOptions) *cobra.Command {
@@ -48,9 +51,14 @@ func tokenCreate(r *clientOptions) *cobra.Command {
 		Short: "Create a token and print the command to join a node",
 		Long: `Create a token and print the command to run on the joining host. The hash in the command pins the
 certificate authority of this server: the host connects to no other server. A token is valid for one node, until it
-expires.`,
+expires.
+
+A token cannot take the name of an existing node, except with --for: it lets the host that joins with it be that node,
+for example after a reinstallation or with a new machine. Another host that is running under this name is not
+replaced.`,
 		Example: `  berth-control token create
-  berth-control token create --server https://control.example.com:6443 --ttl 10m`,
+  berth-control token create --server https://control.example.com:6443 --ttl 10m
+  berth-control token create --for rack7`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, config, err := r.client()
@@ -65,6 +73,7 @@ expires.`,
 	f.DurationVar(&w.ttl, "ttl", time.Hour, "time after which the token expires; 0 means that it never expires")
 	addFormerFlag(f, "valid", "ttl")
 	f.BoolVar(&w.reusable, "reusable", false, "allow any number of nodes to join with the token until it expires")
+	f.StringVar(&w.forNode, "for", "", "`node` that the token is for; the node may exist already")
 	f.StringVar(&w.description, "description", "", "description of the token, for token list")
 	return cmd
 }
@@ -75,8 +84,14 @@ func (w *tokenOptions) create(
 	config *restclient.Config,
 	out, warn io.Writer,
 ) error {
-	if w.ttl < 0 {
+	switch {
+	case w.ttl < 0:
 		return errors.New("ttl: must not be negative")
+	case w.forNode != "" && w.reusable:
+		return errors.New("for: cannot be combined with --reusable")
+	}
+	if problems := validation.IsDNS1123Subdomain(w.forNode); w.forNode != "" && len(problems) > 0 {
+		return fmt.Errorf("for: %q is not a node name: %s", w.forNode, problems[0])
 	}
 	if len(config.CAData) == 0 {
 		return errors.New("kubeconfig: contains no certificate-authority-data to pin")
@@ -93,13 +108,16 @@ func (w *tokenOptions) create(
 	if err != nil {
 		return err
 	}
-	token.Description, token.SingleUse = w.description, !w.reusable
+	token.Description, token.SingleUse, token.ForNode = w.description, !w.reusable, w.forNode
 	if w.ttl > 0 {
 		token.Expires = time.Now().Add(w.ttl)
 	}
 	if _, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Create(ctx, token.ToSecret(),
 		metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("store the token: %w", err)
+	}
+	if err := waitUntilAccepted(ctx, client, token.Token()); err != nil {
+		_, _ = fmt.Fprintln(warn, "berth-control:", err)
 	}
 	if host, err := url.Parse(server); err == nil && net.ParseIP(host.Hostname()).IsLoopback() {
 		_, _ = fmt.Fprintf(warn, "berth-control: %s is reachable from this host only; use --server for other hosts\n",
@@ -108,6 +126,25 @@ func (w *tokenOptions) create(
 	_, err = fmt.Fprintf(out, "berth join --server %s --token %s --discovery-token-ca-cert-hash %s\n", server,
 		token.Token(), hash)
 	return err
+}
+
+const (
+	acceptPollPeriod = 50 * time.Millisecond
+	acceptTimeout    = 30 * time.Second
+)
+
+// waitUntilAccepted waits until the server accepts a new token. It looks tokens up in a cache.
+func waitUntilAccepted(ctx context.Context, client kubernetes.Interface, token string) error {
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+	err := wait.PollUntilContextTimeout(ctx, acceptPollPeriod, acceptTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			got, err := client.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
+			return err == nil && got.Status.Authenticated, err
+		})
+	if err != nil {
+		return fmt.Errorf("the token is stored, but the server may not accept it yet: %w", err)
+	}
+	return nil
 }
 
 // serverURL returns the URL by which a node reaches the server: the given one, else the server of
@@ -172,6 +209,9 @@ func tokenList(r *clientOptions) *cobra.Command {
 				}
 				if s.Annotations[tokens.SingleUseAnnotation] == "true" {
 					nodes = "one"
+				}
+				if name := s.Annotations[tokens.ForNodeKey]; name != "" {
+					nodes = name
 				}
 				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Data["token-id"], expires, nodes, by,
 					s.Data["description"])

@@ -134,6 +134,10 @@ func (b *bootstrapTokenUse) Validate(ctx context.Context, a admission.Attributes
 	if err != nil {
 		return admission.NewForbidden(a, fmt.Errorf("failed to parse CSR: %w", err))
 	}
+	if names := a.GetUserInfo().GetExtra()[tokens.ForNodeKey]; len(names) > 0 &&
+		parsed.Subject.CommonName != "system:node:"+names[0] {
+		return admission.NewForbidden(a, fmt.Errorf("bootstrap token %s is for node %q only", id, names[0]))
+	}
 	sum := sha256.Sum256(parsed.RawSubjectPublicKeyInfo)
 	if err := b.tokens.Claim(ctx, id, parsed.Subject.CommonName+" "+hex.EncodeToString(sum[:]),
 		a.IsDryRun()); err != nil {

@@ -40,8 +40,8 @@ type Config struct {
 // ones. Plugins that write to the storage are last.
 func Names() []string {
 	return []string{
-		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition",
-		"PodTopologyLabels", "PodSecurity", "Priority", "DefaultTolerationSeconds", "RuntimeClass",
+		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "NodeCertificates",
+		"TaintNodesByCondition", "PodTopologyLabels", "PodSecurity", "Priority", "DefaultTolerationSeconds", "RuntimeClass",
 		"CertificateApproval", "CertificateSigning", "CertificateSubjectRestriction", "RoleEscalation",
 		"BootstrapTokenUse", "DefaultIngressClass", "DeviceClaims", "ResourceQuota",
 	}
@@ -56,6 +56,7 @@ func New(c Config) (admission.Interface, error) {
 		"TaintNodesByCondition":         newTaintNodesByCondition,
 		"PodTopologyLabels":             newTopologyLabels,
 		"NodeRestriction":               newNodeRestriction,
+		"NodeCertificates":              newNodeCertificates,
 		"PodSecurity":                   newPodSecurity,
 		"Priority":                      newPriority,
 		"DefaultTolerationSeconds":      newTolerations,

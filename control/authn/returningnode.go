@@ -1,7 +1,9 @@
 package authn
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"net/http"
 	"slices"
 	"strings"
@@ -48,6 +50,9 @@ func (r *returningNodeAuthenticator) AuthenticateRequest(req *http.Request) (*au
 	if err := r.verifySignature(c); err != nil {
 		return nil, false, err
 	}
-	return &authenticator.Response{User: &user.DefaultInfo{Name: ReturningNodePrefix + name,
-		Groups: []string{ReturningNodesGroup}}}, true, nil
+	sum := sha256.Sum256(c.Raw)
+	return &authenticator.Response{User: &user.DefaultInfo{
+		Name: ReturningNodePrefix + name, Groups: []string{ReturningNodesGroup},
+		Extra: map[string][]string{user.CredentialIDKey: {"X509SHA256=" + hex.EncodeToString(sum[:])}},
+	}}, true, nil
 }

@@ -137,6 +137,8 @@ func clusterControllers() map[string][]rbacv1.PolicyRule {
 				"kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving",
 				"kubernetes.io/legacy-unknown"),
 			resourceRule("create", "authorization", "subjectaccessreviews"),
+			// The ID of the last certificate is recorded on the Node. Upstream's controller does not do that.
+			resourceRule("patch", "core", "nodes"),
 		},
 		"clusterrole-aggregation-controller": {resourceRule("escalate get list patch update watch",
 			"rbac.authorization",

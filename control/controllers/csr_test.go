@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -55,6 +56,7 @@ type csrSpec struct {
 	uris                            []*url.URL
 	usages                          []certificatesv1.KeyUsage
 	machine                         string
+	credential, forNode             string // in the extra fields of the user
 }
 
 func (a csrSpec) build(t testing.TB) *certificatesv1.CertificateSigningRequest {
@@ -82,6 +84,13 @@ func (a csrSpec) build(t testing.TB) *certificatesv1.CertificateSigningRequest {
 			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: a.signer,
 			Username: a.user, Groups: strings.Split(a.groups, ","), Usages: usages,
 		},
+	}
+	csr.Spec.Extra = map[string]certificatesv1.ExtraValue{}
+	if a.credential != "" {
+		csr.Spec.Extra[credentialIDKey] = certificatesv1.ExtraValue{a.credential}
+	}
+	if a.forNode != "" {
+		csr.Spec.Extra[forNodeKey] = certificatesv1.ExtraValue{a.forNode}
 	}
 	if a.machine != "" {
 		csr.Annotations = map[string]string{MachineIDAnnotation: a.machine}
@@ -140,10 +149,15 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 			name:   "system:node:here", org: nodesGroup}, ""},
 		{"any user with permission", csrSpec{user: "jane", groups: joiningGroups, signer: clientSigner,
 			name: "system:node:new", org: nodesGroup}, "Approved"},
-		{"a returning node", csrSpec{user: returningNodePrefix + "here", groups: returningGroups, signer: clientSigner,
-			name: "system:node:here", org: nodesGroup}, "Approved"},
-		{"a returning node without permission", csrSpec{user: returningNodePrefix + "here", groups: returningNodesGroup,
-			signer: clientSigner, name: "system:node:here", org: nodesGroup}, ""},
+		{"a returning node", csrSpec{user: returningNodePrefix + "lost", groups: returningGroups, signer: clientSigner,
+			name: "system:node:lost", org: nodesGroup, machine: "m1", credential: "last"}, "Approved"},
+		{"a returning node without permission", csrSpec{user: returningNodePrefix + "lost", groups: returningNodesGroup,
+			signer: clientSigner, name: "system:node:lost", org: nodesGroup, machine: "m1", credential: "last"}, ""},
+		{"a returning node with an older certificate", csrSpec{user: returningNodePrefix + "lost",
+			groups: returningGroups, signer: clientSigner, name: "system:node:lost", org: nodesGroup, machine: "m1",
+			credential: "older"}, "Denied: not the last one"},
+		{"a returning node that is running", csrSpec{user: returningNodePrefix + "here", groups: returningGroups,
+			signer: clientSigner, name: "system:node:here", org: nodesGroup, machine: "m1", credential: "last"}, ""},
 		{"a returning node requests the name of another node", csrSpec{user: returningNodePrefix + "here",
 			groups: returningGroups, signer: clientSigner, name: "system:node:lost", org: nodesGroup}, ""},
 		{"a returning node that was removed", csrSpec{user: returningNodePrefix + "new", groups: returningGroups,
@@ -172,11 +186,18 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 			signer: clientSigner, name: "system:node:here", org: nodesGroup, machine: "m2"},
 			"Denied: --hostname-override"},
 		{"the name of a ready node from the same host", csrSpec{user: bootstrapUser, groups: joiningGroups,
-			signer: clientSigner, name: "system:node:here", org: nodesGroup, machine: "m1"}, "Approved"},
+			signer: clientSigner, name: "system:node:here", org: nodesGroup, machine: "m1"},
+			"Denied: token create --for here"},
+		{"the name of a ready node from the same host with consent", csrSpec{user: bootstrapUser, groups: joiningGroups,
+			signer: clientSigner, name: "system:node:here", org: nodesGroup, machine: "m1", forNode: "here"}, "Approved"},
 		{"the name of a ready node without a machine ID", csrSpec{user: bootstrapUser, groups: joiningGroups,
-			signer: clientSigner, name: "system:node:here", org: nodesGroup}, "Approved"},
+			signer: clientSigner, name: "system:node:here", org: nodesGroup, forNode: "here"},
+			"Denied: the request of this host has none"},
 		{"the name of an unreachable node from another host", csrSpec{user: bootstrapUser, groups: joiningGroups,
-			signer: clientSigner, name: "system:node:lost", org: nodesGroup, machine: "m2"}, "Approved"},
+			signer: clientSigner, name: "system:node:lost", org: nodesGroup, machine: "m2"},
+			"Denied: kubectl delete node lost"},
+		{"the name of an unreachable node with consent", csrSpec{user: bootstrapUser, groups: joiningGroups,
+			signer: clientSigner, name: "system:node:lost", org: nodesGroup, machine: "m2", forNode: "lost"}, "Approved"},
 
 		{"serving the node's address", csrSpec{user: "system:node:here", groups: nodeGroups, signer: servingSigner,
 			name: "system:node:here", org: nodesGroup, ips: []net.IP{at}, dns: []string{"here"}}, "Approved"},
@@ -199,6 +220,8 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			here, lost := newNode("here", corev1.ConditionTrue), newNode("lost", corev1.ConditionUnknown)
 			here.Status.NodeInfo.MachineID, lost.Status.NodeInfo.MachineID = "m1", "m1"
+			here.Annotations = map[string]string{IssuedCertificateAnnotation: "last"}
+			lost.Annotations = map[string]string{IssuedCertificateAnnotation: "last"}
 			here.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"},
 				{Type: corev1.NodeHostName, Address: "here"}}
 			csr, ca := row.csr.build(t), newAuthority(t)
@@ -234,8 +257,35 @@ func TestCSRApprovingNodeRequests(t *testing.T) {
 				if decision == "Approved" {
 					checkSignedBy(t, got, ca, nodes)
 				}
+				checkRecorded(t, api, got)
 			})
 		})
+	}
+}
+
+// checkRecorded checks that the last client certificate of an existing node is recorded on its Node, and that the
+// record does not change otherwise.
+func checkRecorded(t *testing.T, api kubernetes.Interface, csr *certificatesv1.CertificateSigningRequest) {
+	t.Helper()
+	req, err := parseRequest(csr.Spec.Request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := api.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range list.Items {
+		want := "last"
+		if n := &list.Items[i]; csr.Spec.SignerName == clientSigner && len(csr.Status.Certificate) > 0 &&
+			req.Subject.CommonName == nodePrefix+n.Name {
+			if want, err = pki.CredentialID(csr.Status.Certificate); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := list.Items[i].Annotations[IssuedCertificateAnnotation]; got != want {
+			t.Errorf("node %s: got last certificate %q, want %q", list.Items[i].Name, got, want)
+		}
 	}
 }
 
@@ -334,7 +384,8 @@ func TestSyncIgnoresDeletedObjects(t *testing.T) {
 	if err := requests.Informer().GetIndexer().Add(csr); err != nil {
 		t.Fatal(err)
 	}
-	a := &csrApprovingController{Config: c, requests: requests.Lister(), nodes: nodes.Lister()}
+	a := &csrApprovingController{Config: c, requests: requests.Lister(), nodes: nodes.Lister(),
+		leases: f.Coordination().V1().Leases().Lister()}
 	if again, err := a.sync(t.Context(), csr.Name); again != 0 || err != nil {
 		t.Errorf("request: %v, %v", again, err)
 	}

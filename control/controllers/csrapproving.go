@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	certlisters "k8s.io/client-go/listers/certificates/v1"
+	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
@@ -27,13 +28,13 @@ const (
 	returningNodePrefix = "berth.dev:returning-node:"
 	returningNodesGroup = "berth.dev:returning-nodes"
 
-	// MachineIDAnnotation is the annotation of a node's first certificate signing request that
-	// holds the host's /etc/machine-id. It distinguishes hosts with the same node name.
+	// MachineIDAnnotation is the annotation of a node's certificate signing request that holds the
+	// host's /etc/machine-id. It distinguishes hosts with the same node name.
 	MachineIDAnnotation = "berth.dev/machine-id"
 )
 
-// reviewRetryPeriod is how often an unauthorized request is checked again, because permissions may
-// be granted later.
+// reviewRetryPeriod is how often a pending request is checked again, because permissions may be granted later and a
+// lease expires.
 const reviewRetryPeriod = 5 * time.Second
 
 // csrApprovingController approves the certificate signing requests of nodes.
@@ -42,13 +43,15 @@ type csrApprovingController struct {
 
 	requests certlisters.CertificateSigningRequestLister
 	nodes    corelisters.NodeLister
+	leases   coordinationlisters.LeaseLister
 }
 
 func newCSRApprovingController(c Config) ([]*controller, error) {
 	requests, nodes := c.Informers.Certificates().V1().CertificateSigningRequests(), c.Informers.Core().V1().Nodes()
-	a := &csrApprovingController{Config: c, requests: requests.Lister(), nodes: nodes.Lister()}
+	leases := c.Informers.Coordination().V1().Leases()
+	a := &csrApprovingController{Config: c, requests: requests.Lister(), nodes: nodes.Lister(), leases: leases.Lister()}
 	ctrl := c.newController(a.sync)
-	ctrl.waitFor(nodes.Informer())
+	ctrl.waitFor(nodes.Informer(), leases.Informer())
 	return []*controller{ctrl}, ctrl.watch(requests.Informer(), objectKey)
 }
 
@@ -95,42 +98,42 @@ func (a *csrApprovingController) sync(ctx context.Context, name string) (time.Du
 	return 0, nil
 }
 
-// decideClient approves client certificates for nodes: a renewal by the node itself, a renewal with
-// an expired certificate while the Node object still exists, and the first certificate of a joining
-// node unless a ready node of that name runs on another host. The requester needs the permission to
-// create certificatesigningrequests/selfnodeclient or certificatesigningrequests/nodeclient, as
-// with upstream's controller.
+// decideClient decides about client certificates for nodes. The requester needs the permission to create
+// certificatesigningrequests/selfnodeclient or certificatesigningrequests/nodeclient, as with
+// upstream's controller.
 func (a *csrApprovingController) decideClient(ctx context.Context,
 	csr *certificatesv1.CertificateSigningRequest) (csrDecision, time.Duration, error) {
 	req, err := parseRequest(csr.Spec.Request)
 	if err != nil || validateNodeClient(csr, req) != "" {
 		return csrDecision{}, 0, nil //nolint:nilerr // left to other approvers
 	}
-	node := strings.TrimPrefix(req.Subject.CommonName, nodePrefix)
-	returning := csr.Spec.Username == returningNodePrefix+node && slices.Contains(csr.Spec.Groups, returningNodesGroup)
-	running := csr.Spec.Username == req.Subject.CommonName && slices.Contains(csr.Spec.Groups, nodesGroup)
-	if returning {
-		if _, err := a.nodes.Get(node); apierrors.IsNotFound(err) {
-			return csrDecision{certificatesv1.CertificateDenied, "NodeRemoved",
-				fmt.Sprintf("node %q was removed from this cluster: join it again with a token from \"berth-control "+
-					"token create\"",
-					node)}, 0, nil
-		} else if err != nil {
-			return csrDecision{}, 0, err
-		}
+	r, err := a.nodeClientRequest(csr, nodeNameOf(req.Subject.CommonName))
+	if err != nil {
+		return csrDecision{}, 0, err
 	}
-	subresource, kind := "nodeclient", "kubelet client certificate"
-	if returning || running {
-		subresource, kind = "selfnodeclient", "self kubelet client certificate"
-	}
+	subresource, _ := r.permission()
 	if ok, err := a.authorized(ctx, csr, subresource); err != nil || !ok {
 		return csrDecision{}, reviewRetryPeriod, err
 	}
-	if conflict := a.nameConflict(node, csr.Annotations[MachineIDAnnotation]); conflict != "" && !running {
-		return csrDecision{certificatesv1.CertificateDenied, "NodeNameInUse", conflict}, 0, nil
+	return r.decide(), reviewRetryPeriod, nil
+}
+
+// nodeClientRequest reads what the decision depends on.
+func (a *csrApprovingController) nodeClientRequest(csr *certificatesv1.CertificateSigningRequest,
+	name string) (*nodeClientRequest, error) {
+	node, err := a.nodes.Get(name)
+	if ignoreNotFound(err) != nil {
+		return nil, err
 	}
-	return csrDecision{certificatesv1.CertificateApproved, "AutoApproved", "Auto approving " + kind +
-		" after SubjectAccessReview."}, 0, nil
+	lease, err := a.leases.Leases(corev1.NamespaceNodeLease).Get(name)
+	if ignoreNotFound(err) != nil {
+		return nil, err
+	}
+	return &nodeClientRequest{
+		name: name, requester: requesterOf(csr, name), machineID: csr.Annotations[MachineIDAnnotation],
+		credential: extraOf(csr, credentialIDKey), forNode: extraOf(csr, forNodeKey), node: node, lease: lease,
+		now: time.Now(),
+	}, nil
 }
 
 // authorized asks the API server whether the requester may have such a request approved
@@ -153,24 +156,6 @@ func (a *csrApprovingController) authorized(ctx context.Context, csr *certificat
 		return false, fmt.Errorf("review access of %s: %w", csr.Spec.Username, err)
 	}
 	return review.Status.Allowed, nil
-}
-
-// nameConflict returns a message if a ready node of this name runs on another host, otherwise "".
-// Requests without a machine ID, such as those of the kubelet, are not checked.
-func (a *csrApprovingController) nameConflict(name, machineID string) string {
-	node, err := a.nodes.Get(name)
-	if err != nil || machineID == "" || node.Status.NodeInfo.MachineID == "" ||
-		node.Status.NodeInfo.MachineID == machineID {
-		return ""
-	}
-	ready := nodeCondition(node, corev1.NodeReady)
-	if ready == nil || ready.Status == corev1.ConditionUnknown {
-		return ""
-	}
-	return fmt.Sprintf("node %q is running on another host (machine ID %s, this host has %s). Join with another name "+
-		"(--hostname-override=NAME). If the other host no longer exists, run \"kubectl delete node %s\" first. Hosts "+
-		"cloned from one image need different /etc/machine-id files (systemd-machine-id-setup).",
-		name, node.Status.NodeInfo.MachineID, machineID, name)
 }
 
 // decideServing approves serving certificates for the addresses in the node's status. These may

@@ -11,7 +11,9 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	certlisters "k8s.io/client-go/listers/certificates/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"berth/control/pki"
 )
@@ -23,15 +25,17 @@ type csrSigningController struct {
 	Config
 
 	requests certlisters.CertificateSigningRequestLister
+	nodes    corelisters.NodeLister
 }
 
 func newCSRSigningController(c Config) ([]*controller, error) {
 	if c.ClientCA == nil || c.ServingCA == nil {
 		return nil, nil
 	}
-	requests := c.Informers.Certificates().V1().CertificateSigningRequests()
-	s := &csrSigningController{Config: c, requests: requests.Lister()}
+	requests, nodes := c.Informers.Certificates().V1().CertificateSigningRequests(), c.Informers.Core().V1().Nodes()
+	s := &csrSigningController{Config: c, requests: requests.Lister(), nodes: nodes.Lister()}
 	ctrl := c.newController(s.sync)
+	ctrl.waitFor(nodes.Informer())
 	return []*controller{ctrl}, ctrl.watch(requests.Informer(), objectKey)
 }
 
@@ -59,6 +63,8 @@ func (s *csrSigningController) sync(ctx context.Context, name string) (time.Dura
 	} else if out.Status.Certificate, err = s.authority(csr.Spec.SignerName).Sign(req.PublicKey, subjectOf(req, csr,
 		s.maxDuration())); err != nil {
 		return 0, fmt.Errorf("sign certificate signing request %s: %w", name, err)
+	} else if err := s.recordIssued(ctx, req, out); err != nil {
+		return 0, err
 	}
 	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, out,
 		metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
@@ -67,6 +73,29 @@ func (s *csrSigningController) sync(ctx context.Context, name string) (time.Dura
 	s.Log.Info("certificate signing request processed", "csr", name, "signer", csr.Spec.SignerName, "rejection",
 		rejection)
 	return 0, nil
+}
+
+// recordIssued stores the ID of a client certificate of an existing node before the node can get it. The certificate
+// of a new node is recorded when the node registers with it.
+func (s *csrSigningController) recordIssued(ctx context.Context, req *x509.CertificateRequest,
+	csr *certificatesv1.CertificateSigningRequest) error {
+	if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+		return nil
+	}
+	name := nodeNameOf(req.Subject.CommonName)
+	if _, err := s.nodes.Get(name); err != nil {
+		return ignoreNotFound(err)
+	}
+	id, err := pki.CredentialID(csr.Status.Certificate)
+	if err != nil {
+		return fmt.Errorf("certificate signing request %s: %w", csr.Name, err)
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, IssuedCertificateAnnotation, id)
+	_, err = s.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if ignoreNotFound(err) != nil {
+		return fmt.Errorf("record certificate of node %s: %w", name, err)
+	}
+	return nil
 }
 
 // authority returns the CA that signs for the signer.

@@ -2,8 +2,10 @@ package pki
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"net"
 	"os"
 	"slices"
@@ -155,6 +157,16 @@ func SuperAdminSubject() Subject {
 		Groups:       []string{MastersGroup},
 		ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
+}
+
+// CredentialID returns the ID of a PEM certificate, with which the API server identifies the credential of a user.
+func CredentialID(text []byte) (string, error) {
+	c, err := parseCertificate(text)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(c.Raw)
+	return "X509SHA256=" + hex.EncodeToString(sum[:]), nil
 }
 
 // KubeletClientUser is the user name of the server in requests to kubelets.

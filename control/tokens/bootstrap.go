@@ -42,6 +42,10 @@ const (
 	SingleUseAnnotation = "berth.dev/single-use"
 	// ClaimedByAnnotation holds the identity for which a single-use token was used.
 	ClaimedByAnnotation = "berth.dev/claimed-by"
+	// ForNodeKey is an annotation with the only node name that the token can be used for. The operator lets it take
+	// the name of an existing node. A user with the token has the same key in its extra fields, which
+	// certificate signing requests record.
+	ForNodeKey = "berth.dev/for-node"
 )
 
 var (
@@ -56,6 +60,7 @@ type BootstrapToken struct {
 	Expires     time.Time // zero: no expiration
 	Groups      []string  // in addition to system:bootstrappers
 	SingleUse   bool
+	ForNode     string // the only node name it can be used for; "": any name that no node has
 }
 
 // NewBootstrapToken returns a random token: 6 and 16 characters of [a-z0-9].
@@ -112,8 +117,12 @@ func (b BootstrapToken) ToSecret() *corev1.Secret {
 	if len(b.Groups) > 0 {
 		s.Data[dataGroups] = []byte(strings.Join(b.Groups, ","))
 	}
+	s.Annotations = map[string]string{}
 	if b.SingleUse {
-		s.Annotations = map[string]string{SingleUseAnnotation: "true"}
+		s.Annotations[SingleUseAnnotation] = "true"
+	}
+	if b.ForNode != "" {
+		s.Annotations[ForNodeKey] = b.ForNode
 	}
 	return s
 }
@@ -129,19 +138,23 @@ type SecretClient interface {
 
 // BootstrapAuthenticator authenticates bootstrap tokens. It implements authenticator.Token.
 type BootstrapAuthenticator struct {
+	// Lookup returns the secret of a token by its ID, or a NotFound error. It is called for any token that a client
+	// sends, so it must not read from the store.
+	Lookup func(id string) (*corev1.Secret, error)
+	// Secrets reads and writes the secrets of authenticated clients.
 	Secrets SecretClient
 	Now     func() time.Time // nil means time.Now
 }
 
 // AuthenticateToken returns false without an error for anything that is not a valid bootstrap
 // token. A client cannot distinguish unknown, expired and unusable tokens.
-func (b *BootstrapAuthenticator) AuthenticateToken(ctx context.Context,
+func (b *BootstrapAuthenticator) AuthenticateToken(_ context.Context,
 	token string) (*authenticator.Response, bool, error) {
 	id, secret, ok := ParseBootstrapToken(token)
 	if !ok {
 		return nil, false, nil
 	}
-	s, err := b.Secrets.Get(ctx, BootstrapNamePrefix+id, metav1.GetOptions{})
+	s, err := b.Lookup(id)
 	if apierrors.IsNotFound(err) {
 		return nil, false, nil
 	}
@@ -155,7 +168,11 @@ func (b *BootstrapAuthenticator) AuthenticateToken(ctx context.Context,
 	if !ok {
 		return nil, false, nil
 	}
-	return &authenticator.Response{User: &user.DefaultInfo{Name: BootstrapUserPrefix + id, Groups: groups}}, true, nil
+	u := &user.DefaultInfo{Name: BootstrapUserPrefix + id, Groups: groups}
+	if node := s.Annotations[ForNodeKey]; node != "" {
+		u.Extra = map[string][]string{ForNodeKey: {node}}
+	}
+	return &authenticator.Response{User: u}, true, nil
 }
 
 func (b *BootstrapAuthenticator) usable(s *corev1.Secret, id string) bool {

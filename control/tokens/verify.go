@@ -16,7 +16,7 @@ import (
 )
 
 // ObjectGetter looks up the objects that tokens are bound to. A NotFound error means that the
-// object does not exist. After any other error, this is unknown.
+// object does not exist in the store, not only in a cache. After any other error, this is unknown.
 type ObjectGetter interface {
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
@@ -34,10 +34,17 @@ type Verifier struct {
 	Audiences []string // required audiences of requests without their own, the API server's
 	Keys      *Keyring
 	Objects   ObjectGetter
+	Rejected  *RejectedTokens  // nil: rejected tokens are not remembered
 	Now       func() time.Time // nil means time.Now
 }
 
 var errNotValid = errors.New("service account token has been invalidated")
+
+// goneError means that an object is not in the store. A token of this object will not become valid again.
+type goneError struct{ error }
+
+// Unwrap returns the cause.
+func (g goneError) Unwrap() error { return g.error }
 
 // AuthenticateToken returns false without an error for a token of another issuer, so that another
 // authenticator can handle it.
@@ -59,7 +66,13 @@ func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authen
 	if len(audiences) == 0 {
 		return nil, false, fmt.Errorf("token audiences %q is invalid for the target audiences %q", c.Audience, target)
 	}
+	if err := v.Rejected.get(token); err != nil {
+		return nil, false, err
+	}
 	info, err := v.validateBindings(ctx, &c)
+	if gone := (goneError{}); errors.As(err, &gone) {
+		v.Rejected.add(token, err)
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -106,7 +119,11 @@ func (v *Verifier) validateBindings(ctx context.Context, c *claims) (*serviceacc
 	}
 	if b.Secret != nil {
 		secret, err := v.Objects.Secret(ctx, b.Namespace, b.Secret.Name)
-		if err := v.validateObject("secret", *b.Secret, secret, err); err != nil {
+		err = v.validateObject("secret", *b.Secret, secret, err)
+		if errors.Is(err, errNotValid) {
+			return nil, goneError{err} // secrets are not cached
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -135,7 +152,7 @@ func (v *Verifier) validateBindings(ctx context.Context, c *claims) (*serviceacc
 func (v *Verifier) validateObject(what string, want objectReference, got metav1.Object, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: %s %s not found", errNotValid, what, want.Name)
+		return goneError{fmt.Errorf("%w: %s %s not found", errNotValid, what, want.Name)}
 	case err != nil:
 		return fmt.Errorf("get %s %s of token: %w", what, want.Name, err)
 	case got.GetUID() != want.UID:

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
@@ -156,6 +157,21 @@ func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string,
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// WaitForBootstrapToken waits until the server accepts a new bootstrap token. It looks tokens up in a cache.
+func (s *Server) WaitForBootstrapToken(t testing.TB, token string) {
+	t.Helper()
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
+	var last error
+	err := hosts.WaitFor(t.Context(), "the server to accept a bootstrap token", func() (bool, error) {
+		var r *authenticationv1.TokenReview
+		r, last = s.Client.AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		return last == nil && r.Status.Authenticated, nil
+	})
+	if err != nil {
+		t.Fatalf("%v: %v", err, last)
+	}
 }
 
 // testLogWriter writes the server's log to the test log. It drops what requests that the server has given up on

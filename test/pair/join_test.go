@@ -171,6 +171,7 @@ func (p *Pair) rejoin(dir string) string {
 func (p *Pair) createBootstrapToken() {
 	p.t.Helper()
 	p.Apply(p.t, fmt.Sprintf(bootstrapToken, "abcdef", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+	p.WaitForBootstrapToken(p.t, "abcdef.0123456789abcdef")
 }
 
 // join runs `berth join`, which writes kubeconfigs into dir.
