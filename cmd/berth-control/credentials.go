@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,6 +62,33 @@ has expired.`,
 				"%s\nis the retired key. Restart the server: it creates a new key and accepts the tokens of both.\n",
 				former,
 			)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dataDir, "data-dir", control.Default().DataDir, "data directory of the server")
+	return cmd
+}
+
+func rotateAuthorityCommand() *cobra.Command {
+	var dataDir string
+	cmd := &cobra.Command{
+		Use:   "rotate-ca",
+		Short: "Rotate the key of the certificate authority",
+		Long: `Create a certificate authority with a new key. Restart the server afterwards: it issues its own
+certificates and those of nodes with the new authority. Clients and nodes keep their access, because the server still
+trusts the former authority, and the former authority has signed the new one: clients that trust only the former one
+trust the new one by that.
+
+The command prints the files of the former authority. Remove them, and restart the server, when no client needs them
+any more: the documentation has the steps.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			retired, err := pki.RotateAuthority(filepath.Join(dataDir, "pki"), time.Now)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\nare the files of the former authority. Restart the server: it "+
+				"uses the new authority and trusts both.\n", strings.Join(retired, "\n"))
 			return err
 		},
 	}

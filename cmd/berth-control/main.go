@@ -39,6 +39,7 @@ schedules pods and runs the controllers.`,
 		tokenCommand(),
 		kubeconfigCommand(),
 		rotateCommand(),
+		rotateAuthorityCommand(),
 		backupCommand(),
 		restoreCommand(),
 	)

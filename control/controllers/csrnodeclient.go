@@ -91,6 +91,8 @@ func (r *nodeClientRequest) decide() csrDecision {
 // is running under this name.
 func (r *nodeClientRequest) decideJoining() csrDecision {
 	switch {
+	case r.forNode != "" && r.forNode != r.name:
+		return denied("TokenForOtherNode", "the token is for node %q only", r.forNode)
 	case r.node == nil:
 		return r.approve()
 	case r.isAlive() && !r.isSameMachine():
@@ -102,7 +104,7 @@ func (r *nodeClientRequest) decideJoining() csrDecision {
 			"(--hostname-override=NAME). If the other host no longer exists, run \"kubectl delete node %s\" first. "+
 			"Hosts cloned from one image need different /etc/machine-id files (systemd-machine-id-setup).",
 			r.name, is, this, r.name)
-	case r.forNode != r.name:
+	case r.forNode == "":
 		return denied("NodeExists", "node %q exists. To let this host take its name, join with a token from "+
 			"\"berth-control token create --for %s\", or run \"kubectl delete node %s\" first. Otherwise join with "+
 			"another name (--hostname-override=NAME).", r.name, r.name, r.name)

@@ -59,7 +59,7 @@ func TestDecideNodeClientRequest(t *testing.T) {
 	}{
 		{"a new node", nodeClientFacts{noNode: true, noLease: true}, "AutoApproved"},
 		{"a new node with a token for another one", nodeClientFacts{noNode: true, noLease: true, forNode: "other"},
-			"AutoApproved"}, // admission rejects the request
+			"TokenForOtherNode"},
 		{"a running node", nodeClientFacts{requester: runningNode, nodeMachine: "m", ready: "True"}, "AutoApproved"},
 
 		{"join as an existing node", nodeClientFacts{machine: "m", nodeMachine: "m", ready: unknown, leaseAge: dead},
@@ -72,7 +72,7 @@ func TestDecideNodeClientRequest(t *testing.T) {
 		{"join with consent without a machine ID", nodeClientFacts{nodeMachine: "m", ready: unknown, leaseAge: dead,
 			forNode: "n"}, "AutoApproved"},
 		{"join with consent to another name", nodeClientFacts{machine: "m", nodeMachine: "m", ready: unknown,
-			leaseAge: dead, forNode: "other"}, "NodeExists"},
+			leaseAge: dead, forNode: "other"}, "TokenForOtherNode"},
 		{"join with consent on the host of the running node", nodeClientFacts{machine: "m", nodeMachine: "m",
 			ready: "True", forNode: "n"}, "AutoApproved"},
 		{"join with consent while another host is running", nodeClientFacts{machine: "new", nodeMachine: "m",

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"cmp"
 	"crypto"
 	"crypto/ecdsa"
@@ -37,8 +38,11 @@ type Authority struct {
 	dir, name string // base name of the files, without .crt and .key
 	now       func() time.Time
 	cert      *x509.Certificate
-	pem       []byte
+	own       []byte // cert as PEM
 	key       *ecdsa.PrivateKey
+
+	retired       []*x509.Certificate // authorities of this name before a rotation
+	former, cross []byte              // retired and the signatures of retired authorities for their successors, as PEM
 }
 
 // Open opens the certificate authority in the directory, or creates one. It renews the authority's
@@ -47,41 +51,57 @@ func Open(dir string, now func() time.Time) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("certificate directory: %w", err)
 	}
+	if err := completeRotation(dir); err != nil {
+		return nil, err
+	}
 	a := &Authority{dir: dir, name: "ca", now: now}
+	if err := a.load(); err != nil {
+		return nil, err
+	}
+	return a, a.loadRetired()
+}
+
+// load loads or creates the key and the certificate of the cluster's authority.
+func (a *Authority) load() error {
 	key, err := loadOrCreateKey(a.path("ca.key"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	a.key = key
 	text, err := os.ReadFile(a.path("ca.crt"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return a, a.renew(pkix.Name{CommonName: "berth-ca"})
+		return a.renew(pkix.Name{CommonName: "berth-ca"})
 	case err != nil:
-		return nil, fmt.Errorf("certificate authority: %w", err)
+		return fmt.Errorf("certificate authority: %w", err)
 	}
 	if a.cert, err = parseCertificate(text); err != nil {
-		return nil, fmt.Errorf("certificate authority %s: %w", a.path("ca.crt"), err)
+		return fmt.Errorf("certificate authority %s: %w", a.path("ca.crt"), err)
 	}
-	a.pem = text
+	a.own = text
 	if !key.PublicKey.Equal(a.cert.PublicKey) {
-		return nil, fmt.Errorf("certificate authority: %s does not match %s", a.path("ca.key"), a.path("ca.crt"))
+		return fmt.Errorf("certificate authority: %s does not match %s", a.path("ca.key"), a.path("ca.crt"))
 	}
-	if needsRenewal(a.cert, now()) {
-		return a, a.renew(a.cert.Subject)
+	if needsRenewal(a.cert, a.now()) {
+		return a.renew(a.cert.Subject)
 	}
-	return a, nil
+	return nil
 }
 
 func (a *Authority) path(name string) string { return filepath.Join(a.dir, name) }
 
-// renew creates the authority's certificate.
+// renew creates and stores the authority's certificate.
 func (a *Authority) renew(subject pkix.Name) error {
-	template := &x509.Certificate{
-		Subject: subject, IsCA: true, BasicConstraintsValid: true, DNSNames: []string{subject.CommonName},
-		KeyUsage:  x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
-		NotBefore: a.now().Add(-clockSkew), NotAfter: a.now().Add(authorityDuration),
+	if err := a.selfSign(subject); err != nil {
+		return err
 	}
+	return writeFile(a.path(a.name+".crt"), a.own, 0o644)
+}
+
+// selfSign creates the authority's certificate.
+func (a *Authority) selfSign(subject pkix.Name) error {
+	template := authorityTemplate(subject)
+	template.NotBefore, template.NotAfter = a.now().Add(-clockSkew), a.now().Add(authorityDuration)
 	text, err := sign(template, template, a.key.Public(), a.key)
 	if err != nil {
 		return fmt.Errorf("certificate authority: %w", err)
@@ -89,12 +109,19 @@ func (a *Authority) renew(subject pkix.Name) error {
 	if a.cert, err = parseCertificate(text); err != nil {
 		return fmt.Errorf("certificate authority: %w", err)
 	}
-	a.pem = text
-	return writeFile(a.path(a.name+".crt"), text, 0o644)
+	a.own = text
+	return nil
 }
 
-// PEM returns the authority's certificate.
-func (a *Authority) PEM() []byte { return a.pem }
+func authorityTemplate(subject pkix.Name) *x509.Certificate {
+	return &x509.Certificate{
+		Subject: subject, IsCA: true, BasicConstraintsValid: true, DNSNames: []string{subject.CommonName},
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
+	}
+}
+
+// PEM returns the authority's certificate, followed by those of retired authorities that are still trusted.
+func (a *Authority) PEM() []byte { return append(bytes.Clone(a.own), a.former...) }
 
 // Hash returns the pin of the authority for joining nodes, in the format of kubeadm: "sha256:" and
 // the hex digest of its public key. It does not change with a renewal.
@@ -114,11 +141,14 @@ func hash(c *x509.Certificate) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Pool returns a pool with the authority and others.
+// Pool returns a pool with the authority, others, and the retired ones of each.
 func (a *Authority) Pool(others ...*Authority) *x509.CertPool {
 	pool := x509.NewCertPool()
 	for _, one := range append(others, a) {
 		pool.AddCert(one.cert)
+		for _, c := range one.retired {
+			pool.AddCert(c)
+		}
 	}
 	return pool
 }
@@ -159,9 +189,18 @@ func backdate(life time.Duration) time.Duration {
 	return min(clockSkew, life/10)
 }
 
-// CheckSignature checks that the authority's key signed the certificate. It ignores the validity
-// period.
-func (a *Authority) CheckSignature(c *x509.Certificate) error { return c.CheckSignatureFrom(a.cert) }
+// CheckSignature checks that the authority's key signed the certificate, or that of a retired authority. It ignores
+// the validity period.
+func (a *Authority) CheckSignature(c *x509.Certificate) error {
+	err := c.CheckSignatureFrom(a.cert)
+	for _, one := range a.retired {
+		if err == nil {
+			break
+		}
+		err = c.CheckSignatureFrom(one)
+	}
+	return err
+}
 
 // Issue creates a key and a certificate for it.
 func (a *Authority) Issue(s Subject) (cert, key []byte, err error) {

@@ -112,11 +112,12 @@ func (c *Certificate) RenewAt() time.Time {
 func (c *Certificate) Name() string { return c.name }
 
 // CurrentCertKeyContent returns the certificate chain and the key as PEM. The chain includes the
-// authority's certificate: a joining node knows only its hash and finds it there.
+// authority's certificate: a joining node knows only its hash and finds it there. It also includes the
+// signatures of retired authorities, for clients that trust only these.
 func (c *Certificate) CurrentCertKeyContent() (cert, key []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append(bytes.Clone(c.cert), c.authority.pem...), bytes.Clone(c.key)
+	return slices.Concat(c.cert, c.authority.own, c.authority.cross), bytes.Clone(c.key)
 }
 
 // AddListener registers a listener for renewals.

@@ -81,11 +81,7 @@ func writeFile(path string, text []byte, mode fs.FileMode) (err error) {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return syncDir(filepath.Dir(path))
 }
 
 // encryptionConfig is the content of encryption.yaml. The first key encrypts. The other keys only

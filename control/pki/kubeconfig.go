@@ -16,7 +16,7 @@ type SigningKey = ecdsa.PrivateKey
 // Kubeconfig returns a kubeconfig for one user of the server at the URL.
 func (a *Authority) Kubeconfig(server, user string, cert, key []byte) ([]byte, error) {
 	c := clientcmdapi.NewConfig()
-	c.Clusters["berth"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.pem}
+	c.Clusters["berth"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.PEM()}
 	c.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
 	c.Contexts["berth"] = &clientcmdapi.Context{Cluster: "berth", AuthInfo: user}
 	c.CurrentContext = "berth"
@@ -51,7 +51,7 @@ func (a *Authority) isCurrentKubeconfig(path, server string, subject Subject) bo
 	if err != nil || c.Clusters["berth"] == nil || c.Clusters["berth"].Server != server {
 		return false
 	}
-	if string(c.Clusters["berth"].CertificateAuthorityData) != string(a.pem) {
+	if string(c.Clusters["berth"].CertificateAuthorityData) != string(a.PEM()) {
 		return false
 	}
 	user := c.AuthInfos[subject.Name]

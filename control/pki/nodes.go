@@ -25,13 +25,15 @@ func (a *Authority) NodeServingAuthority() (*Authority, error) {
 		return nil, fmt.Errorf("node serving authority: %w", err)
 	}
 	n := &Authority{CertificateDuration: a.CertificateDuration, dir: a.dir, name: "nodes-ca", now: a.now, key: key}
-	if n.pem, err = os.ReadFile(n.path(n.name + ".crt")); err == nil {
-		n.cert, err = parseCertificate(n.pem)
+	if n.own, err = os.ReadFile(n.path(n.name + ".crt")); err == nil {
+		n.cert, err = parseCertificate(n.own)
 	}
-	if err == nil && key.PublicKey.Equal(n.cert.PublicKey) && !needsRenewal(n.cert, n.now()) {
-		return n, nil
+	if err != nil || !key.PublicKey.Equal(n.cert.PublicKey) || needsRenewal(n.cert, n.now()) {
+		if err := n.renew(pkix.Name{CommonName: "berth-nodes-ca"}); err != nil {
+			return nil, err
+		}
 	}
-	return n, n.renew(pkix.Name{CommonName: "berth-nodes-ca"})
+	return n, n.loadRetired()
 }
 
 // deriveKey derives a P-256 key from another key and a purpose. The result is deterministic.
