@@ -116,7 +116,11 @@ func (w *tokenOptions) create(
 		metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("store the token: %w", err)
 	}
-	if err := waitUntilAccepted(ctx, client, token.Token()); err != nil {
+	timeout := acceptTimeout
+	if w.ttl > 0 {
+		timeout = min(timeout, w.ttl)
+	}
+	if err := waitUntilAccepted(ctx, client, token.Token(), timeout); err != nil {
 		_, _ = fmt.Fprintln(warn, "berth-control:", err)
 	}
 	if host, err := url.Parse(server); err == nil && net.ParseIP(host.Hostname()).IsLoopback() {
@@ -134,9 +138,9 @@ const (
 )
 
 // waitUntilAccepted waits until the server accepts a new token. It looks tokens up in a cache.
-func waitUntilAccepted(ctx context.Context, client kubernetes.Interface, token string) error {
+func waitUntilAccepted(ctx context.Context, client kubernetes.Interface, token string, timeout time.Duration) error {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
-	err := wait.PollUntilContextTimeout(ctx, acceptPollPeriod, acceptTimeout, true,
+	err := wait.PollUntilContextTimeout(ctx, acceptPollPeriod, timeout, true,
 		func(ctx context.Context) (bool, error) {
 			got, err := client.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
 			return err == nil && got.Status.Authenticated, err

@@ -86,10 +86,7 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 	s := Shared(t)
 	ctx := t.Context()
 	for _, node := range []string{"x", "y"} {
-		if _, err := s.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
-			metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		s.createNode(t, node)
 	}
 	x := s.clientWithExpiredCertificate(t, s.Authority, "x", time.Hour)
 	for what, err := range map[string]error{
@@ -103,46 +100,38 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 			t.Errorf("node reads %s: got %v, want Forbidden", what, err)
 		}
 	}
-	outcome := func(c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) func() string {
-		name := createNodeCSR(t, c, node, signer, use)
-		return func() string {
-			r, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err.Error()
-			}
-			out := fmt.Sprintf("%d bytes", min(len(r.Status.Certificate), 1))
-			for _, c := range r.Status.Conditions {
-				out += " " + string(c.Type) + " " + c.Reason
-			}
-			return out
+	pending := func(name string) bool {
+		r, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
+		return len(r.Status.Certificate)+len(r.Status.Conditions) == 0
 	}
 	const client, serving = certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName
-	otherNode := outcome(x, "y", client, certificatesv1.UsageClientAuth)
-	servingRequest := outcome(x, "x", serving, certificatesv1.UsageServerAuth)
-	waitForResult(t, "renewal of the client certificate", outcome(x, "x", client, certificatesv1.UsageClientAuth),
-		"1 bytes Approved AutoApproved")
-	for what, f := range map[string]func() string{
-		"another node's name": otherNode, "a serving certificate": servingRequest,
-	} {
-		if got := f(); got != "0 bytes" { // the request is older than the approved one
-			t.Errorf("request for %s: got %s, want 0 bytes", what, got)
+	otherNode := createNodeCSR(t, x, "y", client, certificatesv1.UsageClientAuth)
+	servingRequest := createNodeCSR(t, x, "x", serving, certificatesv1.UsageServerAuth)
+	renew := func() string { return s.requestNodeCertificate(t, x, "x", machineOf("x")).reason }
+	waitForResult(t, "renewal of a certificate that is not known as the last one", renew, "CertificateSuperseded")
+	s.recordIssued(t, "x", x.credential)
+	waitForResult(t, "renewal of the client certificate", renew, "AutoApproved")
+	for what, name := range map[string]string{"another node's name": otherNode, "a serving certificate": servingRequest} {
+		if !pending(name) { // the request is older than the approved one
+			t.Errorf("request for %s was decided", what)
 		}
 	}
 	if err := s.Client.CoreV1().Nodes().Delete(ctx, "x", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	waitForResult(t, "request of a deleted node", func() string {
-		return outcome(x, "x", client, certificatesv1.UsageClientAuth)()
-	}, "0 bytes Denied NodeRemoved")
+	waitForResult(t, "request of a deleted node", renew, "NodeRemoved")
 
 	otherCA, err := pki.Open(t.TempDir(), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for what, c := range map[string]kubernetes.Interface{
-		"of another CA":     s.clientWithExpiredCertificate(t, otherCA, "y", time.Hour),
-		"expired for years": s.clientWithExpiredCertificate(t, s.Authority, "y", 2*365*24*time.Hour),
+		"of another CA":          s.clientWithExpiredCertificate(t, otherCA, "y", time.Hour),
+		"expired for eight days": s.clientWithExpiredCertificate(t, s.Authority, "y", 8*24*time.Hour),
+		"expired for years":      s.clientWithExpiredCertificate(t, s.Authority, "y", 2*365*24*time.Hour),
 		"of an administrator": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "berth-admin",
 			Groups: []string{"system:masters"}, Duration: -time.Hour}),
 		"of a node in system:masters": s.clientWithIssuedCertificate(t, s.Authority, pki.Subject{Name: "system:node:y",
@@ -236,9 +225,17 @@ func TestReturningNodesCanBeDisabled(t *testing.T) {
 	}
 }
 
+// certificateClient is a client with a certificate.
+type certificateClient struct {
+	kubernetes.Interface
+
+	credential string // ID of the certificate
+}
+
 // clientWithExpiredCertificate returns a client with a node certificate that expired the given time ago.
 func (s *Server) clientWithExpiredCertificate(t *testing.T, authority *pki.Authority, node string,
-	ago time.Duration) kubernetes.Interface {
+	ago time.Duration) certificateClient {
+	t.Helper()
 	return s.clientWithIssuedCertificate(t, authority, pki.Subject{Name: "system:node:" + node,
 		Groups: []string{"system:nodes"}, Duration: -ago})
 }
@@ -246,7 +243,7 @@ func (s *Server) clientWithExpiredCertificate(t *testing.T, authority *pki.Autho
 // clientWithIssuedCertificate returns a client with a certificate of the authority. The default usage is
 // client authentication.
 func (s *Server) clientWithIssuedCertificate(t *testing.T, authority *pki.Authority,
-	subject pki.Subject) kubernetes.Interface {
+	subject pki.Subject) certificateClient {
 	t.Helper()
 	if subject.ExtKeyUsages == nil {
 		subject.ExtKeyUsages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -255,7 +252,11 @@ func (s *Server) clientWithIssuedCertificate(t *testing.T, authority *pki.Author
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.clientWith(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })
+	id, err := pki.CredentialID(cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificateClient{s.clientWith(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key }), id}
 }
 
 // createNodeCSR creates a certificate signing request for a node and returns its name. The client must
