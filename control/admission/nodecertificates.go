@@ -50,10 +50,11 @@ func (n *nodeCertificates) Admit(_ context.Context, a admission.Attributes, _ ad
 		}
 		setAnnotation(object, issuedCertificate, old.Annotations[issuedCertificate])
 	case *coordinationv1.Lease:
-		used, issued := "", ""
+		used := ""
 		if old, _ := a.GetOldObject().(*coordinationv1.Lease); old != nil {
 			used = old.Annotations[usedCertificate]
 		}
+		issued := used // while the Node is not in the cache, the record does not change
 		if node, err := n.nodes.Get(name); err == nil {
 			issued = node.Annotations[issuedCertificate]
 		}

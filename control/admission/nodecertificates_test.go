@@ -42,10 +42,7 @@ func TestNodeCertificatesAreRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := func(credential string) user.Info {
-		return &user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes"},
-			Extra: map[string][]string{user.CredentialIDKey: {credential}}}
-	}
+	node := func(credential string) user.Info { return nodeUser("n", credential) }
 	admin := &user.DefaultInfo{Name: "admin", Extra: map[string][]string{user.CredentialIDKey: {a}}}
 	for _, row := range []struct {
 		name     string
@@ -75,6 +72,10 @@ func TestNodeCertificatesAreRecorded(t *testing.T) {
 			usedCertificate, b},
 		{"renewal with a forged record", node(a), annotatedLease(usedCertificate, b),
 			annotatedLease(usedCertificate, forged), usedCertificate, b},
+		{"renewal while the Node is not cached", nodeUser("uncached", a), annotatedLease(usedCertificate, b),
+			annotatedLease(usedCertificate, b), usedCertificate, b},
+		{"new lease while the Node is not cached", nodeUser("uncached", a), nil, annotatedLease("", ""), usedCertificate,
+			a},
 	} {
 		operation, old := admission.Update, runtime.Object(nil)
 		if row.old == nil {
@@ -91,6 +92,12 @@ func TestNodeCertificatesAreRecorded(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", row.name, got, row.want)
 		}
 	}
+}
+
+// nodeUser returns the user of a node with a certificate.
+func nodeUser(name, credential string) user.Info {
+	return &user.DefaultInfo{Name: "system:node:" + name, Groups: []string{"system:nodes"},
+		Extra: map[string][]string{user.CredentialIDKey: {credential}}}
 }
 
 func annotated(key, value string) metav1.ObjectMeta {

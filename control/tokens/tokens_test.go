@@ -133,57 +133,6 @@ func TestTokenIsInvalidWithoutBoundObjects(t *testing.T) {
 	}
 }
 
-// countingGetter counts the lookups of service accounts.
-type countingGetter struct {
-	*fakeGetter
-
-	lookups int
-}
-
-func (c *countingGetter) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
-	c.lookups++
-	return c.fakeGetter.ServiceAccount(ctx, namespace, name)
-}
-
-// TestTokenOfDeletedObjectIsRemembered checks that only the first request with such a token looks up objects. A token
-// that is rejected because of a cache that may be stale is looked up again.
-func TestTokenOfDeletedObjectIsRemembered(t *testing.T) {
-	t.Parallel()
-	ring := testKeyrings(t)["ES256"]
-	for name, row := range map[string]struct {
-		change  func(*fakeGetter)
-		lookups int
-	}{
-		"account deleted":   {func(s *fakeGetter) { s.account = nil }, 1},
-		"pod deleted":       {func(s *fakeGetter) { s.pod = nil }, 1},
-		"account recreated": {func(s *fakeGetter) { s.account.UID = "app-2" }, 3},
-		"pod recreated":     {func(s *fakeGetter) { s.pod.UID = "pod-2" }, 3},
-	} {
-		objects := &countingGetter{fakeGetter: newFakeGetter()}
-		token, _, _, err := (&Signer{Issuer: testIssuer, Keys: ring}).Issue(Spec{Account: objects.account.DeepCopy(),
-			Pod: objects.pod.DeepCopy(), Audiences: []string{testIssuer}, TTL: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		row.change(objects.fakeGetter)
-		v := &Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: ring, Objects: objects,
-			Rejected: NewRejectedTokens()}
-		var first error
-		for i := range 3 {
-			_, ok, err := v.AuthenticateToken(t.Context(), token)
-			if i == 0 {
-				first = err
-			}
-			if ok || err == nil || err.Error() != first.Error() {
-				t.Errorf("%s: request %d: got %v, %v, want %v", name, i, ok, err, first)
-			}
-		}
-		if objects.lookups != row.lookups {
-			t.Errorf("%s: got %d lookups, want %d", name, objects.lookups, row.lookups)
-		}
-	}
-}
-
 // TestKeyDeterminesAlgorithm checks invariant K2: a token cannot use a public key as a shared
 // secret or refer to a key of another type.
 func TestKeyDeterminesAlgorithm(t *testing.T) {
@@ -500,37 +449,6 @@ func TestBootstrapTokenAuthentication(t *testing.T) {
 func lookupIn(t *testing.T, client *fake.Clientset) func(string) (*corev1.Secret, error) {
 	return func(id string) (*corev1.Secret, error) {
 		return client.CoreV1().Secrets(BootstrapNamespace).Get(t.Context(), BootstrapNamePrefix+id, metav1.GetOptions{})
-	}
-}
-
-// TestBootstrapTokenLookupIsCached authenticates with valid and invalid tokens. Only the list and the watch of the
-// cache read from the API server.
-func TestBootstrapTokenLookupIsCached(t *testing.T) {
-	t.Parallel()
-	one, err := NewBootstrapToken()
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := fake.NewClientset(one.ToSecret())
-	cached := NewBootstrapCache(client)
-	b := &BootstrapAuthenticator{Lookup: cached.Get, Secrets: client.CoreV1().Secrets(BootstrapNamespace)}
-	if _, ok, err := b.AuthenticateToken(t.Context(), one.Token()); ok || err == nil {
-		t.Errorf("before the cache is filled: got %v, %v, want an error", ok, err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cached.Start(ctx)
-	defer cached.Shutdown()
-	defer cancel()
-	for token, want := range map[string]bool{one.Token(): true, one.ID + ".0123456789abcdef": false,
-		"zzzzzz.0123456789abcdef": false} {
-		if _, ok, err := b.AuthenticateToken(t.Context(), token); ok != want || err != nil {
-			t.Errorf("got %v, %v, want %v", ok, err, want)
-		}
-	}
-	for _, action := range client.Actions() {
-		if action.GetVerb() != "list" && action.GetVerb() != "watch" {
-			t.Errorf("got request %s %s", action.GetVerb(), action.GetResource().Resource)
-		}
 	}
 }
 
