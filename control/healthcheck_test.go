@@ -50,7 +50,8 @@ func TestHealthChecksDoNotRunInParallel(t *testing.T) {
 	c.now = func() time.Time { return now }
 	for range 100 {
 		all.Go(func() {
-			if err := c.check(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)); err != nil {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+			if err := c.check(r); err != nil {
 				t.Error(err)
 			}
 		})

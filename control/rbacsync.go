@@ -38,7 +38,8 @@ func newSyncedAuthorizer(rbac authorizer.Authorizer, f informers.SharedInformerF
 }
 
 // Authorize waits until the caches are filled or ctx is done.
-func (s *syncedAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (s *syncedAuthorizer) Authorize(ctx context.Context,
+	a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !s.hasSynced.Load() {
 		err := wait.PollUntilContextCancel(ctx, syncPollPeriod, true, func(context.Context) (bool, error) {
 			for _, synced := range s.synced {

@@ -87,8 +87,8 @@ any more: the documentation has the steps.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\nare the files of the former authority. Restart the server: it "+
-				"uses the new authority and trusts both.\n", strings.Join(retired, "\n"))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\nare the files of the former authority. Restart the server: "+
+				"it uses the new authority and trusts both.\n", strings.Join(retired, "\n"))
 			return err
 		},
 	}

@@ -20,7 +20,8 @@ func TestKubeconfigSubject(t *testing.T) {
 	}{
 		{name: "the administrator", validity: time.Hour, want: "berth-admin in kubeadm:cluster-admins"},
 		{name: "a user without groups", user: "jane", validity: time.Hour, want: "jane in "},
-		{name: "a user with groups", user: "jane", groups: []string{"a", "b"}, validity: time.Hour, want: "jane in a,b"},
+		{name: "a user with groups", user: "jane", groups: []string{"a", "b"}, validity: time.Hour,
+			want: "jane in a,b"},
 		{name: "groups without a user", groups: []string{"a"}, validity: time.Hour, wantErr: "requires --user"},
 		{name: "system:masters", user: "jane", groups: []string{"a", pki.MastersGroup}, validity: time.Hour,
 			wantErr: "super-admin.kubeconfig"},

@@ -41,7 +41,8 @@ type Config struct {
 func Names() []string {
 	return []string{
 		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "NodeCertificates",
-		"TaintNodesByCondition", "PodTopologyLabels", "PodSecurity", "Priority", "DefaultTolerationSeconds", "RuntimeClass",
+		"TaintNodesByCondition", "PodTopologyLabels", "PodSecurity", "Priority", "DefaultTolerationSeconds",
+		"RuntimeClass",
 		"CertificateApproval", "CertificateSigning", "CertificateSubjectRestriction", "RoleEscalation",
 		"BootstrapTokenUse", "DefaultIngressClass", "DeviceClaims", "ResourceQuota",
 	}

@@ -74,8 +74,8 @@ func TestNodeCertificatesAreRecorded(t *testing.T) {
 			annotatedLease(usedCertificate, forged), usedCertificate, b},
 		{"renewal while the Node is not cached", nodeUser("uncached", a), annotatedLease(usedCertificate, b),
 			annotatedLease(usedCertificate, b), usedCertificate, b},
-		{"new lease while the Node is not cached", nodeUser("uncached", a), nil, annotatedLease("", ""), usedCertificate,
-			a},
+		{"new lease while the Node is not cached", nodeUser("uncached", a), nil, annotatedLease("", ""),
+			usedCertificate, a},
 	} {
 		operation, old := admission.Update, runtime.Object(nil)
 		if row.old == nil {

@@ -114,7 +114,9 @@ func TestReturningNodeRenewsCertificate(t *testing.T) {
 	waitForResult(t, "renewal of a certificate that is not known as the last one", renew, "CertificateSuperseded")
 	s.recordIssued(t, "x", x.credential)
 	waitForResult(t, "renewal of the client certificate", renew, "AutoApproved")
-	for what, name := range map[string]string{"another node's name": otherNode, "a serving certificate": servingRequest} {
+	for what, name := range map[string]string{
+		"another node's name": otherNode, "a serving certificate": servingRequest,
+	} {
 		if !pending(name) { // the request is older than the approved one
 			t.Errorf("request for %s was decided", what)
 		}

@@ -74,7 +74,8 @@ func TestKubeconfigCommands(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		user string
-	}{{nil, "berth-admin"}, {[]string{"--user", "jane", "--groups", "developers,testers", "--validity-period", "1h"}, "jane"}} {
+	}{{nil, "berth-admin"}, {[]string{
+		"--user", "jane", "--groups", "developers,testers", "--validity-period", "1h"}, "jane"}} {
 		text, err := runControl(t, append([]string{"kubeconfig", "--data-dir", s.DataDir}, c.args...)...)
 		if err != nil {
 			t.Fatalf("kubeconfig %v: %v\n%s", c.args, err, text)

@@ -78,7 +78,8 @@ func (s *Server) requestNodeCertificate(t *testing.T, by kubernetes.Interface, n
 // submitNodeCSR creates a request for a client certificate of a node.
 func submitNodeCSR(t *testing.T, by kubernetes.Interface, node, machine string) (name string, err error) {
 	t.Helper()
-	r := requestOf(t, newKey(t), certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:"+node, "system:nodes")
+	r := requestOf(t, newKey(t), certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:"+node,
+		"system:nodes")
 	if machine != "" {
 		r.Annotations = map[string]string{controllers.MachineIDAnnotation: machine}
 	}
