@@ -85,10 +85,12 @@ func (o operator) number(property string) int {
 	return n
 }
 
-// tasks lists the running containers with ID and process ID.
+// tasks lists the running containers with ID and process ID. containerd reports the state UNKNOWN if a shim does
+// not respond in time, as on a busy machine.
 func (o operator) tasks() string {
 	o.Helper()
-	return o.sh("ctr -n k8s.io tasks list | sort")
+	return o.until("the shims to respond", `tasks=$(ctr -n k8s.io tasks list) && ! echo "$tasks" | grep -q UNKNOWN `+
+		`&& echo "$tasks" | sort`)
 }
 
 // checkNotRestarted checks that no container was restarted.
