@@ -12,6 +12,7 @@ import (
 	"berth/control/printers"
 	"berth/control/validation"
 	"berth/control/validation/deviceselector"
+	"berth/control/validation/policyexpressions"
 )
 
 // All returns a new copy of all kinds, ordered by group. The caller may change them before it
@@ -39,7 +40,8 @@ func All() []*Kind {
 func (k *Kind) complete() {
 	kind := schema.GroupKind{Group: k.GroupVersion.Group, Kind: k.Name()}
 	k.Columns = printers.ColumnsFor(kind)
-	r, ok := validation.RulesFor(kind, deviceselector.Compile)
+	r, ok := validation.RulesFor(kind,
+		validation.Compilers{Devices: deviceselector.Compile, Policies: policyexpressions.NewCompiler})
 	if !ok {
 		return
 	}

@@ -34,13 +34,13 @@ var taintEffects = []resourcev1.DeviceTaintEffect{
 // deviceRules are the rules of dynamic resource allocation. The spec of a claim is immutable and
 // validated only on creation. Unchanged parts of mutable objects are not validated again where
 // Kubernetes may tighten the rule (CEL, sizes).
-func deviceRules(compile ExpressionCompiler) map[schema.GroupKind]rules.Rules {
+func deviceRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 	return map[schema.GroupKind]rules.Rules{
 		devices("DeviceClass"): definition[*resourcev1.DeviceClass]{ClusterScoped: true,
 			ValidateCreate: func(k *validator, c *resourcev1.DeviceClass) {
 				k.deviceClass(c, &resourcev1.DeviceClass{})
 			},
-			ValidateUpdate: (*validator).deviceClass}.Rules(compiling(compile)),
+			ValidateUpdate: (*validator).deviceClass}.Rules(compiling(compilers)),
 		devices("ResourceClaim"): definition[*resourcev1.ResourceClaim]{
 			SetDefaults: defaultDeviceClaim,
 			ValidateCreate: func(k *validator, c *resourcev1.ResourceClaim) {
@@ -50,7 +50,7 @@ func deviceRules(compile ExpressionCompiler) map[schema.GroupKind]rules.Rules {
 			ValidateUpdate: func(k *validator, c, old *resourcev1.ResourceClaim) {
 				k.Immutable(spec, c.Spec, old.Spec)
 			},
-			ValidateStatus: (*validator).claimStatus}.Rules(compiling(compile)),
+			ValidateStatus: (*validator).claimStatus}.Rules(compiling(compilers)),
 		devices("ResourceClaimTemplate"): definition[*resourcev1.ResourceClaimTemplate]{
 			SetDefaults: func(t *resourcev1.ResourceClaimTemplate) { defaultRequests(&t.Spec.Spec.Devices) },
 			ValidateCreate: func(k *validator, t *resourcev1.ResourceClaimTemplate) {
@@ -60,7 +60,7 @@ func deviceRules(compile ExpressionCompiler) map[schema.GroupKind]rules.Rules {
 			ValidateUpdate: func(k *validator, t, old *resourcev1.ResourceClaimTemplate) {
 				k.Immutable(spec, t.Spec,
 					old.Spec)
-			}}.Rules(compiling(compile)),
+			}}.Rules(compiling(compilers)),
 		devices("ResourceSlice"): definition[*resourcev1.ResourceSlice]{ClusterScoped: true,
 			ValidateCreate: func(k *validator, s *resourcev1.ResourceSlice) {
 				k.resourceSlice(s, &resourcev1.ResourceSlice{})
@@ -70,7 +70,7 @@ func deviceRules(compile ExpressionCompiler) map[schema.GroupKind]rules.Rules {
 				k.Immutable(spec.Child("driver"), s.Spec.Driver, old.Spec.Driver)
 				k.Immutable(spec.Child("nodeName"), s.Spec.NodeName, old.Spec.NodeName)
 				k.resourceSlice(s, old)
-			}}.Rules(compiling(compile)),
+			}}.Rules(compiling(compilers)),
 		devices("DeviceTaintRule"): definition[*resourcev1.DeviceTaintRule]{ClusterScoped: true,
 			ValidateCreate: func(k *validator, r *resourcev1.DeviceTaintRule) {
 				k.taintRule(r, &resourcev1.DeviceTaintRule{})
@@ -79,7 +79,7 @@ func deviceRules(compile ExpressionCompiler) map[schema.GroupKind]rules.Rules {
 			ValidateStatus: func(k *validator, r, _ *resourcev1.DeviceTaintRule) {
 				k.conditions(status.Child("conditions"), r.Status.Conditions,
 					resourcev1.DeviceTaintRuleStatusMaxConditions)
-			}}.Rules(compiling(compile)),
+			}}.Rules(compiling(compilers)),
 	}
 }
 

@@ -34,17 +34,9 @@ func (k *validator) expression(at *field.Path, text string, derived bool) (cost 
 		k.Add(field.TooLong(at, "", resourcev1.CELSelectorExpressionMaxLength))
 		return 0
 	}
-	cost, problem := k.compile(text, derived)
-	switch {
-	case problem == nil:
-	case problem.Type == field.ErrorTypeRequired:
-		k.Required(at, problem.Detail)
-		return 0
-	case problem.Type == field.ErrorTypeInvalid:
-		k.Add(field.Invalid(at, text, problem.Detail))
-		return 0
-	default:
-		k.Add(field.InternalError(at, errors.New(problem.Detail)))
+	cost, problem := k.compilers.Devices(text, derived)
+	if problem != nil {
+		k.expressionProblem(at, text, problem)
 		return 0
 	}
 	if cost > resourcev1.CELSelectorExpressionMaxCost {
@@ -52,4 +44,16 @@ func (k *validator) expression(at *field.Path, text string, derived bool) (cost 
 		return 0
 	}
 	return cost
+}
+
+// expressionProblem adds the error of a compiler, which sets type and detail.
+func (k *validator) expressionProblem(at *field.Path, text string, problem *field.Error) {
+	switch problem.Type {
+	case field.ErrorTypeRequired:
+		k.Required(at, problem.Detail)
+	case field.ErrorTypeInvalid:
+		k.Add(field.Invalid(at, text, problem.Detail))
+	default:
+		k.Add(field.InternalError(at, errors.New(problem.Detail)))
+	}
 }

@@ -1,4 +1,4 @@
-package validation
+package validation_test
 
 import (
 	"encoding/json"
@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/randfill"
 
+	"berth/control/validation"
 	"berth/internal/rules"
 	workloads "berth/workloads/validation"
 )
@@ -25,7 +26,7 @@ import (
 // kinds returns all kinds with rules in a fixed order.
 func kinds() []schema.GroupKind {
 	all := map[schema.GroupKind]rules.Rules{}
-	for _, group := range otherGroups(nil) {
+	for _, group := range validation.OtherGroups(validation.Compilers{}) {
 		maps.Copy(all, group)
 	}
 	for _, kind := range workloads.Kinds() {
@@ -107,6 +108,11 @@ var words = []string{
 	"Pod",
 	"d.example.com/x",
 	"device.driver == 'a'",
+	"object.spec.replicas > 1",
+	"variables.a",
+	"pods/*",
+	"*",
+	"v1",
 	"All",
 	"NoSchedule",
 	"1.2.3",

@@ -7,9 +7,17 @@ import (
 	workloads "berth/workloads/validation"
 )
 
-// RulesFor returns the rules of a kind. It returns false if there are none. Only devices need compile.
-func RulesFor(kind schema.GroupKind, compile ExpressionCompiler) (rules.Rules, bool) {
-	for _, group := range otherGroups(compile) {
+// Compilers compile CEL expressions. The result depends on the expressions only. Packages deviceselector and
+// policyexpressions have those that the API server uses.
+type Compilers struct {
+	Devices  ExpressionCompiler
+	Policies PolicyCompiler
+}
+
+// RulesFor returns the rules of a kind. It returns false if there are none. Only devices, admission policies and
+// webhooks need compilers.
+func RulesFor(kind schema.GroupKind, compilers Compilers) (rules.Rules, bool) {
+	for _, group := range otherGroups(compilers) {
 		if r, ok := group[kind]; ok {
 			return r, true
 		}
@@ -18,10 +26,10 @@ func RulesFor(kind schema.GroupKind, compile ExpressionCompiler) (rules.Rules, b
 }
 
 // otherGroups holds the rules of all kinds that workloads.RulesFor does not know.
-func otherGroups(compile ExpressionCompiler) []map[schema.GroupKind]rules.Rules {
+func otherGroups(compilers Compilers) []map[schema.GroupKind]rules.Rules {
 	return []map[schema.GroupKind]rules.Rules{
-		coreRules, storageRules, deviceRules(compile), autoscalingRules, rbacRules, networkingRules, fairnessRules,
-		smallGroupRules,
+		coreRules, storageRules, deviceRules(compilers), autoscalingRules, rbacRules, networkingRules, fairnessRules,
+		smallGroupRules, webhookRules(compilers), policyRules(compilers),
 	}
 }
 
@@ -34,12 +42,12 @@ type definition[T rules.Object] = rules.Definition[T, *validator]
 // validator collects errors.
 type validator struct {
 	rules.Validator
-	compile ExpressionCompiler // only for devices
+	compilers Compilers // only for kinds with expressions
 }
 
 func newValidator() *validator { return &validator{} }
 
 // compiling returns newValidator for kinds with expressions.
-func compiling(compile ExpressionCompiler) func() *validator {
-	return func() *validator { return &validator{compile: compile} }
+func compiling(compilers Compilers) func() *validator {
+	return func() *validator { return &validator{compilers: compilers} }
 }

@@ -1,19 +1,24 @@
-package validation
+package validation_test
 
 import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"berth/control/validation"
 	"berth/control/validation/deviceselector"
+	"berth/control/validation/policyexpressions"
 	"berth/internal/rules"
 	"berth/internal/rules/rulestest"
 )
 
 // tested describes the kinds to rulestest.
 var tested = rulestest.Kinds{
-	RulesFor: func(kind schema.GroupKind) (rules.Rules, bool) { return RulesFor(kind, deviceselector.Compile) },
-	Empty:    empty,
+	RulesFor: func(kind schema.GroupKind) (rules.Rules, bool) {
+		return validation.RulesFor(kind,
+			validation.Compilers{Devices: deviceselector.Compile, Policies: policyexpressions.NewCompiler})
+	},
+	Empty: empty,
 }
 
 // TestRules reads cases from testdata/*.yaml.

@@ -167,13 +167,17 @@ var allowedImports = map[string][]string{
 	"control/storage":        {},
 	"control/pki":            {},
 	"control/registry": {
-		"podspec", "control/validation", "control/validation/deviceselector", "control/printers", "internal/rules",
+		"podspec", "control/validation", "control/validation/deviceselector",
+		"control/validation/policyexpressions", "control/printers", "internal/rules",
 	},
 	"control/printers":                  {"podspec"},
 	"control/validation":                {"internal/rules", "podspec", "workloads/validation"},
 	"control/validation/deviceselector": {},
-	"control/serviceips":                {"podspec", "control/registry"},
-	"control/pods":                      {"podspec", "control/registry", "control/printers"},
+
+	"control/validation/policyexpressions": {"control/validation"},
+
+	"control/serviceips": {"podspec", "control/registry"},
+	"control/pods":       {"podspec", "control/registry", "control/printers"},
 
 	"control/scheduler":           {"podspec", "control/metrics/subsystem", "control/scheduler/placement"},
 	"control/scheduler/placement": {"admission", "podspec"},

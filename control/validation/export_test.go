@@ -1,0 +1,4 @@
+package validation
+
+// OtherGroups gives tests the rules of all kinds that workloads.RulesFor does not know.
+var OtherGroups = otherGroups
