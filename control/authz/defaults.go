@@ -60,7 +60,8 @@ func groupsOf(s string) (out []string) {
 		switch g {
 		case "core":
 			g = ""
-		case "authentication", "authorization", "certificates", "coordination", "discovery", "events", "networking",
+		case "admissionregistration", "authentication", "authorization", "certificates", "coordination", "discovery",
+			"events", "networking",
 			"node",
 			"rbac.authorization", "resource", "scheduling", "storage", "metrics":
 			g += ".k8s.io"

@@ -95,7 +95,7 @@ func (c Columns) eachInOrder(list runtime.Object, f func(runtime.Object) error) 
 
 // columnsByKind holds the columns of all kinds.
 var columnsByKind = merge(coreKinds, storageKinds, deviceKinds, workloadKinds, accessKinds,
-	networkingKinds, fairnessKinds, smallGroupKinds)
+	networkingKinds, fairnessKinds, admissionKinds, smallGroupKinds)
 
 func merge(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
 	out := map[schema.GroupKind]Columns{}

@@ -23,6 +23,7 @@ func All() []*Kind {
 		workloadKinds(),
 		accessKinds(),
 		fairnessKinds(),
+		admissionKinds(),
 		schedulingKinds(),
 		policyKinds(),
 		networkKinds(),

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 )
@@ -41,6 +43,14 @@ var consumers = map[schema.GroupResource]string{
 	{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}:         "authorization",
 	{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}:  "authorization",
 	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: "signers",
+
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}:     "admission",
+	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}:   "admission",
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"}:       "admission",
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"}: "admission",
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"}:         "admission",
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicybindings"}:   "admission",
+
 	{Group: "coordination.k8s.io", Resource: "leases"}: "leader election; node leases: " +
 		"node-lifecycle controller",
 	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:        "admission",
@@ -101,5 +111,31 @@ func TestKindsWithoutConsumerWarn(t *testing.T) {
 	}
 	for r := range unknown {
 		t.Errorf("unknown resource %s", r)
+	}
+}
+
+// TestWebhookRuleWarnings checks which rules name a resource that webhooks do not intercept.
+func TestWebhookRuleWarnings(t *testing.T) {
+	t.Parallel()
+	rule := func(group, version, resource string) admissionv1.RuleWithOperations {
+		return admissionv1.RuleWithOperations{Rule: admissionv1.Rule{APIGroups: []string{group},
+			APIVersions: []string{version}, Resources: []string{resource}}}
+	}
+	rules := []admissionv1.RuleWithOperations{
+		rule("", "v1", "pods"), rule("authentication.k8s.io", "v1", "tokenreviews"),
+		rule("*", "v1", "tokenreviews"), rule("authentication.k8s.io", "*", "tokenreviews"),
+	}
+	want := []string{"webhooks[1].rules[1]: tokenreviews.authentication.k8s.io is excluded from admission webhooks; " +
+		"this rule will have no effect"}
+	for resource, obj := range map[string]runtime.Object{
+		"validatingwebhookconfigurations": &admissionv1.ValidatingWebhookConfiguration{
+			Webhooks: []admissionv1.ValidatingWebhook{{}, {Rules: rules}}},
+		"mutatingwebhookconfigurations": &admissionv1.MutatingWebhookConfiguration{
+			Webhooks: []admissionv1.MutatingWebhook{{}, {Rules: rules}}},
+	} {
+		kind := Find(All(), admissionv1.GroupName, resource)
+		if got := NewStrategy(kind, nil).WarningsOnCreate(t.Context(), obj); !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", resource, got, want)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -45,6 +46,7 @@ var groups = []struct {
 	{corev1.SchemeGroupVersion, corev1.AddToScheme},
 	{appsv1.SchemeGroupVersion, appsv1.AddToScheme},
 	{eventsv1.SchemeGroupVersion, eventsv1.AddToScheme},
+	{admissionregistrationv1.SchemeGroupVersion, admissionregistrationv1.AddToScheme},
 	{authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme},
 	{authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme},
 	{autoscalingv2.SchemeGroupVersion, autoscalingv2.AddToScheme},
@@ -100,6 +102,7 @@ func New() *Set {
 	addEvents(s)
 	addAutoscalers(s)
 	addConnectOptions(s)
+	addCopies(s)
 
 	codecs := serializer.NewCodecFactory(s)
 	versions := schema.GroupVersions(GroupVersions())
