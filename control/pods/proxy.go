@@ -35,8 +35,8 @@ var (
 // Proxy implements pods/[SCHEME:]NAME[:PORT]/proxy.
 type Proxy struct{ *podLocator }
 
-// New returns an empty pod.
-func (p *Proxy) New() runtime.Object { return &corev1.Pod{} }
+// New returns empty options: their kind is that of the subresource.
+func (p *Proxy) New() runtime.Object { return &corev1.PodProxyOptions{} }
 
 // Destroy does nothing: there is no storage.
 func (p *Proxy) Destroy() {}
@@ -102,8 +102,8 @@ func resolvePort(pod *corev1.Pod, port string) string {
 // NodeProxy implements nodes/NAME[:PORT]/proxy, which proxies to the kubelet.
 type NodeProxy struct{ Options }
 
-// New returns an empty node.
-func (p *NodeProxy) New() runtime.Object { return &corev1.Node{} }
+// New returns empty options: their kind is that of the subresource.
+func (p *NodeProxy) New() runtime.Object { return &corev1.NodeProxyOptions{} }
 
 // Destroy does nothing: there is no storage.
 func (p *NodeProxy) Destroy() {}

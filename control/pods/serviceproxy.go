@@ -28,8 +28,8 @@ type ServiceProxy struct {
 
 var _ rest.Connecter = (*ServiceProxy)(nil)
 
-// New returns an empty service.
-func (p *ServiceProxy) New() runtime.Object { return &corev1.Service{} }
+// New returns empty options: their kind is that of the subresource.
+func (p *ServiceProxy) New() runtime.Object { return &corev1.ServiceProxyOptions{} }
 
 // Destroy does nothing: there is no storage.
 func (p *ServiceProxy) Destroy() {}

@@ -129,8 +129,8 @@ func (r *podLocator) kubeletURLOf(ctx context.Context, pod *corev1.Pod) (*url.UR
 // Exec implements pods/exec.
 type Exec struct{ *podLocator }
 
-// New returns an empty pod.
-func (e *Exec) New() runtime.Object { return &corev1.Pod{} }
+// New returns empty options: their kind is that of the subresource.
+func (e *Exec) New() runtime.Object { return &corev1.PodExecOptions{} }
 
 // Destroy does nothing: there is no storage.
 func (e *Exec) Destroy() {}
@@ -176,8 +176,8 @@ func (e *Exec) Connect(
 // Attach implements pods/attach.
 type Attach struct{ *podLocator }
 
-// New returns an empty pod.
-func (a *Attach) New() runtime.Object { return &corev1.Pod{} }
+// New returns empty options: their kind is that of the subresource.
+func (a *Attach) New() runtime.Object { return &corev1.PodAttachOptions{} }
 
 // Destroy does nothing: there is no storage.
 func (a *Attach) Destroy() {}
@@ -218,8 +218,8 @@ func (a *Attach) Connect(
 // PortForward implements pods/portforward.
 type PortForward struct{ *podLocator }
 
-// New returns an empty pod.
-func (p *PortForward) New() runtime.Object { return &corev1.Pod{} }
+// New returns empty options: their kind is that of the subresource.
+func (p *PortForward) New() runtime.Object { return &corev1.PodPortForwardOptions{} }
 
 // Destroy does nothing: there is no storage.
 func (p *PortForward) Destroy() {}
