@@ -150,5 +150,9 @@ func clusterControllers() map[string][]rbacv1.PolicyRule {
 			"resourcequotas/status")},
 		"root-ca-cert-publisher":     {resourceRule("create update", "core", "configmaps")},
 		"service-account-controller": {resourceRule("create", "core", "serviceaccounts")},
+		"validatingadmissionpolicy-status-controller": {
+			resourceRule("read", "admissionregistration", "validatingadmissionpolicies"),
+			resourceRule("get patch update", "admissionregistration", "validatingadmissionpolicies/status"),
+		},
 	}
 }

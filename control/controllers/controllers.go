@@ -54,6 +54,9 @@ type Config struct {
 	// CustomResources are the kinds of CustomResourceDefinitions. If nil, there are none.
 	CustomResources CustomResources
 
+	// PolicyTypes checks the types in the expressions of ValidatingAdmissionPolicies. If nil, they are not checked.
+	PolicyTypes PolicyTypeChecker
+
 	// Autoscaling is what the controller HorizontalPodAutoscalers needs.
 	Autoscaling Autoscaling
 
@@ -98,6 +101,8 @@ const (
 	DaemonSets             = "daemonset-controller"
 	// ServiceLB is the controller of Services of type LoadBalancer.
 	ServiceLB = "service-lb-controller"
+	// ValidatingAdmissionPolicyStatus is the controller of the status of ValidatingAdmissionPolicies.
+	ValidatingAdmissionPolicyStatus = "validatingadmissionpolicy-status-controller"
 	// HorizontalPodAutoscalers is the controller of the kind HorizontalPodAutoscaler.
 	HorizontalPodAutoscalers = "horizontal-pod-autoscaler-controller"
 	// ReplicationControllers is the controller of the kind ReplicationController.
@@ -147,6 +152,7 @@ var descriptors = []descriptor{
 	{StatefulSets, newStatefulSetController},
 	{DaemonSets, newDaemonSetController},
 	{HorizontalPodAutoscalers, newAutoscalerController},
+	{ValidatingAdmissionPolicyStatus, newPolicyStatusController},
 }
 
 // Names returns the names of all controllers, sorted.

@@ -185,6 +185,13 @@ var sharedInformers = map[schema.GroupResource]bool{
 	{Resource: "serviceaccounts"}:        true,
 	{Resource: "services"}:               true,
 
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"}:         true,
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicybindings"}:   true,
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}:     true,
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"}:       true,
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"}: true,
+	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}:   true,
+
 	{Group: "apps", Resource: "controllerrevisions"}:                                 true,
 	{Group: "apps", Resource: "daemonsets"}:                                          true,
 	{Group: "apps", Resource: "deployments"}:                                         true,
