@@ -151,6 +151,7 @@ func (s *Server) installCustomResources(config *genericapiserver.Config) (err er
 	s.customResources, err = customresources.Install(s.generic, customresources.Config{
 		Generic: config, Definitions: definitionOptions{s.storageFactory}, Objects: objects,
 		Metadata: customMetadata{s.storageFactory}, Services: s.serviceResolver(),
+		WebhookAuthentication: s.webhookAuthentication(),
 		BuiltIn: func(group string) bool {
 			return group == apiextensionsv1.GroupName || s.Scheme.IsGroupRegistered(group)
 		},

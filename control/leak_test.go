@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"berth/control"
@@ -45,6 +47,9 @@ func useServer(t *testing.T) {
 	t.Helper()
 	runServer(t, []string{"*"}, func(ctx context.Context, s *control.Server) {
 		if err := createAndWatch(ctx, s.Client); err != nil {
+			t.Error(err)
+		}
+		if err := applyPolicies(ctx, s.Client); err != nil {
 			t.Error(err)
 		}
 	})
@@ -88,6 +93,55 @@ func createAndWatch(ctx context.Context, client kubernetes.Interface) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// applyPolicies creates a validating policy with parameters and a mutating policy, and waits until both are effective.
+func applyPolicies(ctx context.Context, client kubernetes.Interface) error {
+	match := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+				Resources: []string{"configmaps"}}}}}}
+	meta, admission := metav1.ObjectMeta{Name: "policy"}, client.AdmissionregistrationV1()
+	_, err := admission.ValidatingAdmissionPolicies().Create(ctx, &admissionv1.ValidatingAdmissionPolicy{
+		ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{MatchConstraints: match,
+			ParamKind: &admissionv1.ParamKind{APIVersion: "v1", Kind: "ConfigMap"},
+			Validations: []admissionv1.Validation{{Message: "denied by the policy",
+				Expression: "!has(object.metadata.labels) || !('mutated' in object.metadata.labels)"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create policy: %w", err)
+	}
+	_, err = admission.MutatingAdmissionPolicies().Create(ctx, &admissionv1.MutatingAdmissionPolicy{ObjectMeta: meta,
+		Spec: admissionv1.MutatingAdmissionPolicySpec{MatchConstraints: match,
+			ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
+			Mutations: []admissionv1.Mutation{{PatchType: admissionv1.PatchTypeJSONPatch,
+				JSONPatch: &admissionv1.JSONPatch{
+					Expression: "[JSONPatch{op: 'add', path: '/metadata/labels', value: {'mutated': 'true'}}]"}}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create policy: %w", err)
+	}
+	_, err = admission.ValidatingAdmissionPolicyBindings().Create(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "policy",
+			ParamRef: &admissionv1.ParamRef{Name: "created", Namespace: metav1.NamespaceDefault,
+				ParameterNotFoundAction: new(admissionv1.DenyAction)},
+			ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create binding: %w", err)
+	}
+	_, err = admission.MutatingAdmissionPolicyBindings().Create(ctx, &admissionv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: meta, Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "policy"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create binding: %w", err)
+	}
+	return wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "denied"}},
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err != nil && strings.Contains(err.Error(), "denied by the policy"), nil
+	})
 }
 
 // goroutinesByCreator returns the stacks of all goroutines by creator.

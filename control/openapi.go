@@ -239,7 +239,12 @@ func (m *mergedDocuments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // documentName returns the name of a document in the index.
-func documentName(gv schema.GroupVersion) string { return "apis/" + gv.String() }
+func documentName(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return "api/" + gv.Version
+	}
+	return "apis/" + gv.String()
+}
 
 // serveIndex serves the index of all documents.
 func (m *mergedDocuments) serveIndex(w http.ResponseWriter, r *http.Request, hashes map[schema.GroupVersion]string) {

@@ -10,7 +10,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	genericadmission "k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -21,13 +20,11 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
-	"berth/control/admission"
 	"berth/control/authn"
 	"berth/control/authz"
 	"berth/control/metrics"
 	"berth/control/pki"
 	"berth/control/pods"
-	"berth/control/registry"
 	"berth/control/tokens"
 )
 
@@ -119,17 +116,6 @@ func (a *Assembly) openAuthorizers() error {
 			Authorizer: newSyncedAuthorizer(a.access.rbac, a.Informers)},
 	)
 	return err
-}
-
-// admission returns the chain of admission plugins.
-func (a *Assembly) admission() (genericadmission.Interface, error) {
-	return admission.New(admission.Config{
-		Client: a.Client, Informers: a.Informers, Authorizer: a.access.authorizer, RBAC: a.access.rbac,
-		Bootstrap: a.access.bootstrap, GetPod: a.storeGetter().Pod,
-		CountedResources: registry.Namespaced(a.Kinds), Audience: a.ServiceAccountIssuer,
-		Drained:  a.access.drained,
-		Disabled: a.DisabledAdmissionPlugins,
-	})
 }
 
 // extraResources returns the resources that are not stored, and subresources from other packages.

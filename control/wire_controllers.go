@@ -89,7 +89,7 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		LoadBalancerPool:       a.LoadBalancerPool,
 		APIServerPort:          a.apiServerPort(),
 		CustomResources:        a.customResources,
-		Autoscaling:            autoscalingOf(as),
+		PolicyTypes:            a.policyTypes(), Autoscaling: autoscalingOf(as),
 	})
 }
 

@@ -5,12 +5,15 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
@@ -34,17 +37,30 @@ type Config struct {
 	Drained <-chan struct{}
 	// Disabled lists the plugins to disable.
 	Disabled []string
+
+	// Services resolves the Services of webhooks, and WebhookAuthentication authenticates the server to webhooks.
+	Services              webhook.ServiceResolver
+	WebhookAuthentication webhook.AuthenticationInfoResolverWrapper
+	// Mapper knows all kinds that are served now. Dynamic reads the parameters of policies. PolicyClient is Client
+	// with a list of OpenAPI documents that is cheap to get: the plugin of mutating policies polls it.
+	Mapper       meta.RESTMapper
+	Dynamic      dynamic.Interface
+	PolicyClient kubernetes.Interface
+	// NotIntercepted are the resources that webhooks and policies do not intercept.
+	NotIntercepted []schema.GroupResource
 }
 
-// Names returns all plugins in their order in the chain. Mutating plugins run before validating
-// ones. Plugins that write to the storage are last.
+// Names returns all plugins in their order in the chain, which is that of kube-apiserver. Mutating
+// plugins run before validating ones. Plugins that write to the storage are last.
 func Names() []string {
 	return []string{
 		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "NodeCertificates",
 		"TaintNodesByCondition", "PodTopologyLabels", "PodSecurity", "Priority", "DefaultTolerationSeconds",
 		"RuntimeClass",
 		"CertificateApproval", "CertificateSigning", "CertificateSubjectRestriction", "RoleEscalation",
-		"BootstrapTokenUse", "DefaultIngressClass", "DeviceClaims", "ResourceQuota",
+		"AdmissionPolicyParams", "BootstrapTokenUse", "DefaultIngressClass", "DeviceClaims",
+		"MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy",
+		"ValidatingAdmissionWebhook", "ResourceQuota",
 	}
 }
 
@@ -66,9 +82,14 @@ func New(c Config) (admission.Interface, error) {
 		"CertificateSigning":            newSigning,
 		"CertificateSubjectRestriction": newSubjectRestriction,
 		"RoleEscalation":                newEscalation,
+		"AdmissionPolicyParams":         newPolicyParams,
 		"BootstrapTokenUse":             newBootstrapTokenUse,
 		"DefaultIngressClass":           newDefaultIngressClass,
 		"DeviceClaims":                  newDeviceClaims,
+		"MutatingAdmissionPolicy":       newMutatingPolicies,
+		"MutatingAdmissionWebhook":      newMutatingWebhooks,
+		"ValidatingAdmissionPolicy":     newValidatingPolicies,
+		"ValidatingAdmissionWebhook":    newValidatingWebhooks,
 		"ResourceQuota":                 newQuota,
 	}
 	if c.GetPod == nil {
@@ -78,7 +99,7 @@ func New(c Config) (admission.Interface, error) {
 	if unknown := disabled.Difference(sets.New(Names()...)); len(unknown) > 0 {
 		return nil, fmt.Errorf("unknown admission plugins %v, known plugins: %v", sets.List(unknown), Names())
 	}
-	var chain []admission.Interface
+	var plugins []admission.Interface
 	for _, name := range Names() {
 		if disabled.Has(name) {
 			continue
@@ -87,9 +108,39 @@ func New(c Config) (admission.Interface, error) {
 		if err != nil {
 			return nil, fmt.Errorf("admission plugin %s: %w", name, err)
 		}
-		chain = append(chain, plugin)
+		plugins = append(plugins, plugin)
 	}
-	return admission.NewChainHandler(chain...), nil
+	all := admission.NewChainHandler(plugins...)
+	return chain{all, all}, nil
+}
+
+// chain runs all plugins.
+type chain struct {
+	mutating   admission.MutationInterface
+	validating admission.ValidationInterface
+}
+
+// Handles reports whether a plugin handles the operation.
+func (c chain) Handles(operation admission.Operation) bool { return c.mutating.Handles(operation) }
+
+// Admit runs the mutating plugins. It runs them a second time if a webhook or a policy has changed the object: the
+// plugins of the server see its changes then, and webhooks and policies with the reinvocation policy IfNeeded see
+// those that were made after them.
+func (c chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if err := c.mutating.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	reinvocation := a.GetReinvocationContext()
+	if !reinvocation.ShouldReinvoke() {
+		return nil
+	}
+	reinvocation.SetIsReinvoke()
+	return c.mutating.Admit(ctx, a, o)
+}
+
+// Validate runs the validating plugins.
+func (c chain) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return c.validating.Validate(ctx, a, o)
 }
 
 // newLifecycle returns the NamespaceLifecycle plugin of k8s.io/apiserver, which rejects objects in

@@ -30,7 +30,6 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/component-base/tracing"
 	"k8s.io/klog/v2"
 )
 
@@ -47,8 +46,9 @@ type Config struct {
 	Metadata MetadataStore
 	// Admission is the admission chain of the API server.
 	Admission genericadmission.Interface
-	// Services resolves the Services of conversion webhooks.
-	Services webhook.ServiceResolver
+	// Services resolves the Services of conversion webhooks, to which WebhookAuthentication authenticates the server.
+	Services              webhook.ServiceResolver
+	WebhookAuthentication webhook.AuthenticationInfoResolverWrapper
 	// BuiltIn reports whether the server has resources of an API group without a definition.
 	BuiltIn func(group string) bool
 	Log     *slog.Logger
@@ -116,8 +116,7 @@ func (s *Server) install(server *genericapiserver.GenericAPIServer, group *gener
 	// reach this handler.
 	objects, err := apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, serving, notFound, c.Objects,
 		c.Admission, establishing, c.Services,
-		webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, server.LoopbackClientConfig,
-			tracing.NewNoopTracerProvider()),
+		c.WebhookAuthentication,
 		1, server.Authorizer, c.Generic.RequestTimeout, time.Duration(c.Generic.MinRequestTimeout)*time.Second,
 		group.StaticOpenAPISpec, c.Generic.MaxRequestBodyBytes)
 	if err != nil {
