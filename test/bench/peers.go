@@ -27,7 +27,7 @@ type controlPlane struct {
 // those that berth-control keeps.
 const excludedControllers = "-certificatesigningrequest-approving-controller," +
 	"-certificatesigningrequest-signing-controller,-podcertificaterequest-cleaner-controller," +
-	"-service-cidr-controller,-storage-version-migrator-controller,-validatingadmissionpolicy-status-controller"
+	"-service-cidr-controller,-storage-version-migrator-controller"
 
 // newControlPlane starts berth-control with further flags.
 func newControlPlane(ctx context.Context, flags ...string) (*controlPlane, error) {

@@ -15,7 +15,7 @@ import (
 const excludedControllers = "-certificatesigningrequest-approving-controller," +
 	"-certificatesigningrequest-signing-controller," +
 	"-podcertificaterequest-cleaner-controller,-service-cidr-controller," +
-	"-storage-version-migrator-controller,-validatingadmissionpolicy-status-controller"
+	"-storage-version-migrator-controller"
 
 // startMixed starts berth-control with the scheduler and controller manager of Kubernetes instead of its own.
 // berth-control keeps the CSR approving and signing controllers: those of Kubernetes do not approve serving

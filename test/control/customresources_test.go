@@ -1,12 +1,9 @@
 package control
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -14,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/util/cert"
 )
 
 // gadgetDefinition is a definition with two versions.
@@ -256,49 +252,15 @@ func TestControllersFollowDefinitions(t *testing.T) {
 func TestConversionWebhook(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
-	address := nonLoopbackAddress(t)
-	service := "converter." + s.Namespace + ".svc"
-	pair, key, err := cert.GenerateSelfSignedCertKey(service, []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serving, err := tls.X509KeyPair(pair, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	webhook := httptest.NewUnstartedServer(http.HandlerFunc(convert))
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = webhook.Listener.Close() // replaced by one on all addresses
-	webhook.Listener = listener
-	webhook.TLS = &tls.Config{Certificates: []tls.Certificate{serving}, MinVersion: tls.VersionTLS12}
-	webhook.StartTLS()
-	t.Cleanup(webhook.Close)
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Apply(t, fmt.Sprintf(`apiVersion: v1
-kind: Service
-metadata: {name: converter}
-spec: {ports: [{name: https, port: 443}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: converter, labels: {kubernetes.io/service-name: converter}}
-addressType: IPv4
-ports: [{name: https, port: %s}]
-endpoints: [{addresses: [%q], conditions: {ready: true}}]
-`, port, address))
+	hook := startWebhook(t, http.HandlerFunc(convert), "converter."+s.Namespace+".svc")
+	hook.asService(t, s, "converter")
 	for group, client := range map[string]apiextensionsv1.WebhookClientConfig{
-		"url.example.com":     {URL: new("https://127.0.0.1:" + port)},
+		"url.example.com":     {URL: new(hook.url())},
 		"service.example.com": {Service: &apiextensionsv1.ServiceReference{Namespace: s.Namespace, Name: "converter"}},
 	} {
 		t.Run(group, func(t *testing.T) {
 			t.Parallel()
-			client.CABundle = pair
+			client.CABundle = hook.caBundle
 			conversion, err := json.Marshal(apiextensionsv1.CustomResourceConversion{
 				Strategy: apiextensionsv1.WebhookConverter,
 				Webhook: &apiextensionsv1.WebhookConversion{ClientConfig: &client,
@@ -344,21 +306,4 @@ func convert(w http.ResponseWriter, r *http.Request) {
 	}
 	review.Request, review.Response = nil, &response
 	_ = json.NewEncoder(w).Encode(review) // a failure is one of the connection
-}
-
-// nonLoopbackAddress returns an IPv4 address of this host. An EndpointSlice must not have a loopback
-// address.
-func nonLoopbackAddress(t *testing.T) string {
-	t.Helper()
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
-			return n.IP.String()
-		}
-	}
-	t.Fatal("this host has no IPv4 address apart from loopback ones")
-	return ""
 }
