@@ -21,6 +21,7 @@ var extraFiles = map[string][]string{
 	},
 	"berth-control": {
 		"systemd/berth-control.service", "docs/operate.md", "docs/troubleshoot.md", "docs/control-server.md",
+		"docs/control-access.md", "docs/control-requests.md",
 	},
 }
 
