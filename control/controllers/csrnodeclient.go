@@ -101,8 +101,8 @@ func (r *nodeClientRequest) decideJoining() csrDecision {
 			this = "the request of this host has none"
 		}
 		return denied("NodeNameInUse", "node %q is running on another host (machine ID %s, %s). Join with another "+
-			"name (--hostname-override=NAME). If the other host no longer exists, run \"kubectl delete node %s\" first. "+
-			"Hosts cloned from one image need different /etc/machine-id files (systemd-machine-id-setup).",
+			"name (--hostname-override=NAME). If the other host no longer exists, run \"kubectl delete node %s\" "+
+			"first. Hosts cloned from one image need different /etc/machine-id files (systemd-machine-id-setup).",
 			r.name, is, this, r.name)
 	case r.forNode == "":
 		return denied("NodeExists", "node %q exists. To let this host take its name, join with a token from "+

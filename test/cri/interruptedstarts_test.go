@@ -17,8 +17,8 @@ import (
 // longestStart is how long most starts take on a busy machine.
 const longestStart = 400 * time.Millisecond
 
-// testInterruptedStarts cancels StartContainer at random times, as the death of the agent does. A container that has not
-// run counts as interrupted: an ephemeral container is never started again otherwise.
+// testInterruptedStarts cancels StartContainer at random times, as the death of the agent does. A container that
+// has not run counts as interrupted: an ephemeral container is never started again otherwise.
 func testInterruptedStarts(t *testing.T, h *host) {
 	rounds := 6
 	if os.Getenv("BERTH_TORTURE") != "" {
