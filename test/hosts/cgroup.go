@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -69,6 +70,33 @@ func (r *record) makeCgroups() error {
 					return err
 				}
 			}
+		}
+	}
+	for _, h := range append(slices.Clone(v1), v2...) {
+		if err := limitCPU(filepath.Join(h, r.name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cpuWeights are the CPU weights of a test's host by the name of their file: a quarter of the default. Otherwise each
+// host has the same share of busy CPUs as all tests together, and control servers in the processes of tests do not
+// respond for minutes.
+var cpuWeights = map[string]string{"cpu.shares": "256", "cpu.weight": "25"}
+
+// limitCPU sets, in tests, the CPU weight of a host's cgroup, in a hierarchy with the CPU controller.
+func limitCPU(dir string) error {
+	if !testing.Testing() {
+		return nil
+	}
+	for name, weight := range cpuWeights {
+		file := filepath.Join(dir, name)
+		if _, err := os.Stat(file); err != nil {
+			continue // another controller, or another version of cgroups
+		}
+		if err := os.WriteFile(file, []byte(weight), 0o644); err != nil {
+			return err
 		}
 	}
 	return nil
