@@ -31,6 +31,9 @@ import (
 func newNamingClient(objects ...runtime.Object) *fake.Clientset {
 	client := fake.NewClientset(objects...)
 	var last, names atomic.Int32
+	// The lists of the client have versions from 1 to this one. A write must have a later version, or the
+	// informers would count as having observed it.
+	last.Store(int32(len(objects)) + 1)
 	client.PrependReactor("update", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if update, ok := action.(clienttesting.UpdateAction); ok {
 			setVersion(update.GetObject(), last.Add(1))
