@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -191,6 +192,7 @@ func (w *warnings) String() string {
 	return strings.Join(w.list, "\n")
 }
 
+// testPolicyWarns: a failure becomes a warning and an annotation in the audit log.
 func testPolicyWarns(t *testing.T, s *Server) {
 	got := &warnings{}
 	config := restclient.CopyConfig(s.Config)
@@ -210,6 +212,15 @@ func testPolicyWarns(t *testing.T, s *Server) {
 		_, err := client.CoreV1().ConfigMaps(s.Namespace).Create(t.Context(),
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}}, metav1.CreateOptions{})
 		return err == nil && strings.Contains(got.String(), want), fmt.Sprint(got, err)
+	})
+	eventually(t, "the failure in the audit log", func() (bool, string) {
+		var found string
+		for _, e := range auditEvents(t, filepath.Join(s.DataDir, "audit.log")) {
+			if e.ObjectRef != nil && e.ObjectRef.Namespace == s.Namespace {
+				found += e.Annotations["validation.policy.admission.k8s.io/validation_failure"]
+			}
+		}
+		return strings.Contains(found, `"message":"not good"`) && strings.Contains(found, s.Namespace), found
 	})
 }
 

@@ -33,6 +33,9 @@ func auditEvents(t *testing.T, path string) (out []auditv1.Event) {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(text) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break // is being written
+		}
 		var e auditv1.Event
 		if err := json.Unmarshal(line, &e); err != nil {
 			t.Fatalf("%v: %s", err, line)

@@ -124,6 +124,31 @@ func waitHTTP(t *testing.T, address string) {
 	}
 }
 
+// checkCPUWeight checks that a host has less weight than the tests.
+func checkCPUWeight(t *testing.T, h *Host) {
+	t.Helper()
+	v1, v2, err := hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, hierarchy := range append(v1, v2...) {
+		for name, want := range cpuWeights {
+			got, err := os.ReadFile(filepath.Join(hierarchy, h.slot.name(), name))
+			if err != nil {
+				continue // another controller, or another version of cgroups
+			}
+			found = true
+			if strings.TrimSpace(string(got)) != want {
+				t.Errorf("%s of the host: got %s, want %s", name, got, want)
+			}
+		}
+	}
+	if !found {
+		t.Error("the host has no cgroup with the CPU controller")
+	}
+}
+
 func TestContainerdVersionsRunPodsWithoutLeaks(t *testing.T) {
 	t.Parallel()
 	for _, v := range Versions() {
@@ -141,6 +166,7 @@ func TestContainerdVersionsRunPodsWithoutLeaks(t *testing.T) {
 			if left := h.PodResources(); len(left) > 0 {
 				t.Errorf("PodResources of a host without pods: %v", left)
 			}
+			checkCPUWeight(t, h)
 			hostPort := 20000 + int32(h.Number)*10
 			p := runPod(t, h, "web", hostPort)
 			if ip := net.ParseIP(p.ip); ip == nil ||

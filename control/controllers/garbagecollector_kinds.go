@@ -1,0 +1,179 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+)
+
+// watchAll discovers all collectable resources and starts informers for them.
+func (g *garbageCollector) watchAll(ctx context.Context, factory metadatainformer.SharedInformerFactory,
+	ctrl *controller) error {
+	lists, err := g.Client.Discovery().ServerPreferredResources()
+	if err != nil {
+		return fmt.Errorf("discover resources: %w", err)
+	}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return fmt.Errorf("discover resources: %w", err)
+		}
+		for _, r := range list.APIResources {
+			if !collectable(r) || !g.builtIn(gv.WithKind(r.Kind)) {
+				continue
+			}
+			res := gcResource{gv.WithResource(r.Name), r.Namespaced}
+			g.setKind(schema.GroupKind{Group: gv.Group, Kind: r.Kind}, res)
+			informer, err := g.informer(factory, res.GroupVersionResource)
+			if err != nil {
+				return fmt.Errorf("watch %s: %w", r.Name, err)
+			}
+			if err := ctrl.addEventHandler(informer, g.graph.eventHandler(res)); err != nil {
+				return fmt.Errorf("watch %s: %w", r.Name, err)
+			}
+		}
+	}
+	if g.CustomResources != nil {
+		res := gcResource{schema.GroupVersionResource{Group: apiextensionsGroup, Version: "v1",
+			Resource: "customresourcedefinitions"}, false}
+		g.setKind(schema.GroupKind{Group: apiextensionsGroup, Kind: "CustomResourceDefinition"}, res)
+		if err := ctrl.addEventHandler(g.CustomResources.Definitions(), g.graph.eventHandler(res)); err != nil {
+			return fmt.Errorf("watch %s: %w", res.Resource, err)
+		}
+	}
+	factory.Start(ctx.Done())
+	g.StartInformers()
+	return nil
+}
+
+const apiextensionsGroup = "apiextensions.k8s.io"
+
+// builtIn reports whether a kind is watched through the API. CustomResources has the others.
+func (g *garbageCollector) builtIn(kind schema.GroupVersionKind) bool {
+	return g.CustomResources == nil || clientscheme.Scheme.Recognizes(kind)
+}
+
+func (g *garbageCollector) setKind(kind schema.GroupKind, of gcResource) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.kinds[kind] = of
+}
+
+// resourceOf returns the resource of a kind, if it is known.
+func (g *garbageCollector) resourceOf(kind schema.GroupKind) (gcResource, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of, known := g.kinds[kind]
+	return of, known
+}
+
+// addCustomResource adds a kind of custom resources. Objects with an owner of that kind are checked
+// again: until now the kind was unknown, so they were kept.
+func (g *garbageCollector) addCustomResource(r metav1.APIResource) cache.ResourceEventHandler {
+	res := gcResource{schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Name}, r.Namespaced}
+	kind := schema.GroupKind{Group: r.Group, Kind: r.Kind}
+	g.setKind(kind, res)
+	g.graph.enqueueOwnedBy(kind)
+	return g.graph.eventHandler(res)
+}
+
+// removeCustomResource removes the objects of a kind that is no longer served. Their dependents are
+// collected: the objects have been deleted with the definition. The kind stays known, so that the
+// API server is asked for an owner and answers that there is none.
+func (g *garbageCollector) removeCustomResource(r metav1.APIResource) {
+	g.graph.removeResource(schema.GroupResource{Group: r.Group, Resource: r.Name})
+}
+
+// sharedInformers are the resources of which other components of the server watch complete objects. The garbage
+// collector uses the same informers, because a second, metadata-only informer would need more memory in total. A test
+// of package control compares the list with the informers of a server.
+var sharedInformers = map[schema.GroupResource]bool{
+	{Resource: "configmaps"}:             true,
+	{Resource: "endpoints"}:              true,
+	{Resource: "limitranges"}:            true,
+	{Resource: "namespaces"}:             true,
+	{Resource: "nodes"}:                  true,
+	{Resource: "persistentvolumeclaims"}: true,
+	{Resource: "persistentvolumes"}:      true,
+	{Resource: "pods"}:                   true,
+	{Resource: "replicationcontrollers"}: true,
+	{Resource: "resourcequotas"}:         true,
+	{Resource: "secrets"}:                true,
+	{Resource: "serviceaccounts"}:        true,
+	{Resource: "services"}:               true,
+
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"}:         true,
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicybindings"}:   true,
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}:     true,
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"}:       true,
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"}: true,
+	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}:   true,
+
+	{Group: "apps", Resource: "controllerrevisions"}:                                 true,
+	{Group: "apps", Resource: "daemonsets"}:                                          true,
+	{Group: "apps", Resource: "deployments"}:                                         true,
+	{Group: "apps", Resource: "replicasets"}:                                         true,
+	{Group: "apps", Resource: "statefulsets"}:                                        true,
+	{Group: "autoscaling", Resource: "horizontalpodautoscalers"}:                     true,
+	{Group: "batch", Resource: "cronjobs"}:                                           true,
+	{Group: "batch", Resource: "jobs"}:                                               true,
+	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}:           true,
+	{Group: "coordination.k8s.io", Resource: "leases"}:                               true,
+	{Group: "discovery.k8s.io", Resource: "endpointslices"}:                          true,
+	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}:                 true,
+	{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"}: true,
+	{Group: "networking.k8s.io", Resource: "ingressclasses"}:                         true,
+	{Group: "networking.k8s.io", Resource: "networkpolicies"}:                        true,
+	{Group: "node.k8s.io", Resource: "runtimeclasses"}:                               true,
+	{Group: "policy", Resource: "poddisruptionbudgets"}:                              true,
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}:            true,
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}:                   true,
+	{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}:                   true,
+	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                          true,
+	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:                        true,
+}
+
+// informer returns the shared informer of a resource, or a metadata-only one.
+func (g *garbageCollector) informer(factory metadatainformer.SharedInformerFactory,
+	of schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+	if sharedInformers[of.GroupResource()] {
+		shared, err := g.Informers.ForResource(of)
+		if err != nil {
+			return nil, err
+		}
+		return shared.Informer(), nil
+	}
+	informer := factory.ForResource(of).Informer()
+	return informer, informer.SetTransform(trimMetadata)
+}
+
+// collectable excludes events, which are numerous, short-lived and have no owners.
+func collectable(r metav1.APIResource) bool {
+	if r.Name == "events" {
+		return false
+	}
+	for _, verb := range []string{"list", "watch", "get", "delete"} {
+		if !slices.Contains(r.Verbs, verb) {
+			return false
+		}
+	}
+	return true
+}
+
+// trimMetadata keeps only the metadata that the dependency graph uses.
+func trimMetadata(obj any) (any, error) {
+	m, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return obj, nil
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		OwnerReferences: m.OwnerReferences, Finalizers: m.Finalizers, DeletionTimestamp: m.DeletionTimestamp,
+	}}, nil
+}
