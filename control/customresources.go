@@ -40,7 +40,7 @@ func (d definitionOptions) GetRESTOptions(
 		apiextensionsserver.Codecs.LegacyCodec(v1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion))
 	config.EncodeVersioner = runtime.NewMultiGroupVersioner(v1beta1.SchemeGroupVersion,
 		schema.GroupKind{Group: v1beta1.GroupName})
-	return d.grouped(config, resource, d.newStorage), nil
+	return d.restOptions(config, resource, groupedPrefix(resource), d.newStorage), nil
 }
 
 // objectOptions returns the storage options of custom resources.
@@ -59,19 +59,10 @@ func (o *objectOptions) GetRESTOptions(
 	_ runtime.Object,
 ) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(keyPrefix, unstructured.UnstructuredJSONScheme)
-	return o.grouped(config, resource, o.newObjectStorage), nil
+	return o.restOptions(config, resource, groupedPrefix(resource), o.newObjectStorage), nil
 }
 
-// grouped returns storage options with keys as kube-apiserver has for these resources: with the group.
-func (w *storageFactory) grouped(config *storagebackend.Config, resource schema.GroupResource,
-	decorator generic.StorageDecorator) generic.RESTOptions {
-	config.Transformer = w.transformers.TransformerForResource(resource)
-	return generic.RESTOptions{
-		StorageConfig: config.ForResource(resource), Decorator: decorator, EnableGarbageCollection: true,
-		DeleteCollectionWorkers: 1, ResourcePrefix: groupedPrefix(resource),
-	}
-}
-
+// groupedPrefix returns the prefix of keys that kube-apiserver has for these resources: with the group.
 func groupedPrefix(resource schema.GroupResource) string {
 	return resource.Group + "/" + resource.Resource
 }

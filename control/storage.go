@@ -62,11 +62,7 @@ func newStorageFactory(
 func (w *storageFactory) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(keyPrefix, w.scheme.StorageCodec)
 	config.EncodeVersioner = w.scheme.StorageVersioner
-	config.Transformer = w.transformers.TransformerForResource(resource)
-	options := generic.RESTOptions{
-		StorageConfig: config.ForResource(resource), Decorator: w.newStorage,
-		EnableGarbageCollection: true, DeleteCollectionWorkers: 1, ResourcePrefix: resource.Resource,
-	}
+	options := w.restOptions(config, resource, resource.Resource, w.newStorage)
 	if kind := registry.Find(w.kinds, resource.Group, resource.Resource); kind != nil {
 		if kind.Prefix != "" {
 			options.ResourcePrefix = kind.Prefix
@@ -76,6 +72,16 @@ func (w *storageFactory) GetRESTOptions(resource schema.GroupResource, _ runtime
 		}
 	}
 	return options, nil
+}
+
+// restOptions returns the storage options of a resource with a prefix of its keys.
+func (w *storageFactory) restOptions(config *storagebackend.Config, resource schema.GroupResource, prefix string,
+	decorator generic.StorageDecorator) generic.RESTOptions {
+	config.Transformer = w.transformers.TransformerForResource(resource)
+	return generic.RESTOptions{
+		StorageConfig: config.ForResource(resource), Decorator: decorator, EnableGarbageCollection: true,
+		DeleteCollectionWorkers: 1, ResourcePrefix: prefix,
+	}
 }
 
 // newStorage creates the uncached storage of a resource, with a watch stream of its own.
