@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -28,6 +29,18 @@ const fetchTimeout = 10 * time.Second
 // store reads a complete definition, in the internal version.
 type store interface {
 	Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error)
+}
+
+// createStrategy is the library's strategy for new definitions, which have an empty list of conditions
+// instead of null: kubectl wait fails if it reads a definition before its first condition is set.
+type createStrategy struct{ rest.RESTCreateStrategy }
+
+// PrepareForCreate sets the status of a new definition.
+func (s createStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	s.RESTCreateStrategy.PrepareForCreate(ctx, obj)
+	if crd, ok := obj.(*apiextensions.CustomResourceDefinition); ok {
+		crd.Status.Conditions = []apiextensions.CustomResourceDefinitionCondition{}
+	}
 }
 
 // definitions holds the definitions without their schemas. Complete returns a definition with its

@@ -4,13 +4,17 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
 	"k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -49,6 +53,35 @@ func definition(generation int64) *apiextensionsv1.CustomResourceDefinition {
 			Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
 				{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue}},
 		},
+	}
+}
+
+// TestNewDefinitionsHaveConditions stores a new definition as the server does and reads it back. Its list of
+// conditions is empty and not null, which kubectl wait rejects.
+func TestNewDefinitionsHaveConditions(t *testing.T) {
+	t.Parallel()
+	created := &apiextensions.CustomResourceDefinition{}
+	if err := apiextensionsserver.Scheme.Convert(definition(1), created, nil); err != nil {
+		t.Fatal(err)
+	}
+	strategy := createStrategy{customresourcedefinition.NewStrategy(apiextensionsserver.Scheme)}
+	strategy.PrepareForCreate(t.Context(), created)
+	served := apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)
+	stored := apiextensionsserver.Codecs.LegacyCodec(v1beta1.SchemeGroupVersion)
+	data, err := apiruntime.Encode(stored, created)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := apiruntime.Decode(stored, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := apiruntime.Encode(served, read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `"conditions":[]`; !strings.Contains(string(out), want) {
+		t.Errorf("new definition: got %s, want %s in it", out, want)
 	}
 }
 

@@ -72,6 +72,7 @@ func Install(server *genericapiserver.GenericAPIServer, c Config) (*Server, erro
 	if err != nil {
 		return nil, fmt.Errorf("store for definitions: %w", err)
 	}
+	storage.CreateStrategy = createStrategy{storage.CreateStrategy}
 	group := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme,
 		metav1.ParameterCodec, apiextensionsserver.Codecs)
 	group.PrioritizedVersions = []schema.GroupVersion{apiextensionsv1.SchemeGroupVersion}
