@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,6 +30,8 @@ type Assembly struct {
 	NodeServingAuthority *pki.Authority
 	// kubeletClient authenticates this server to kubelets.
 	kubeletClient *kubeletClient
+	// podTransport reaches pods, also those of webhooks, from any host.
+	podTransport *http.Transport
 	// EtcdClient is the etcd client that all stores share.
 	EtcdClient *clientv3.Client
 	// AdvertisedEndpoint is where pods and other servers reach this server. It is not valid if the

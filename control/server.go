@@ -19,6 +19,7 @@ import (
 
 	"berth/control/audit"
 	"berth/control/pki"
+	"berth/control/pods"
 	"berth/control/registry"
 	"berth/control/scheme"
 	"berth/control/serviceips"
@@ -79,6 +80,9 @@ func New(ctx context.Context, c Config) (_ *Server, err error) {
 	}
 	s.Informers = informers.NewSharedInformerFactoryWithOptions(s.Client, 0,
 		informers.WithTransform(withoutManagedFields))
+	core := s.Informers.Core().V1()
+	s.podTransport = pods.NewPodTransport((&pods.Dialer{Pods: core.Pods().Lister(), Nodes: core.Nodes().Lister(),
+		Kubelets: s.kubeletClient.verified}).DialContext)
 	return s, s.build()
 }
 
@@ -247,6 +251,7 @@ func (s *Server) Run(ctx context.Context) error {
 	waitControllers()
 	wg.Wait()
 	s.Informers.Shutdown()
+	s.podTransport.CloseIdleConnections()
 	s.access.tokenCache.Shutdown()
 	if ctx.Err() == nil && err == nil {
 		err = context.Cause(serving)

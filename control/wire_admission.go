@@ -34,9 +34,11 @@ func (a *Assembly) admission() (genericadmission.Interface, error) {
 	})
 }
 
-// webhookAuthentication authenticates the server to itself. To other webhooks, it presents no credentials.
+// webhookAuthentication authenticates the server to itself. To other webhooks, it presents no credentials. It
+// connects to the endpoints of Services as to all pods.
 func (a *Assembly) webhookAuthentication() webhook.AuthenticationInfoResolverWrapper {
-	return webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, a.Loopback, tracing.NewNoopTracerProvider())
+	return webhook.NewDefaultAuthenticationInfoResolverWrapper(a.podTransport, nil, a.Loopback,
+		tracing.NewNoopTracerProvider())
 }
 
 // policyClient is the client of the server itself with an openAPIClient.

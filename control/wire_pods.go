@@ -35,7 +35,7 @@ func (a *Assembly) podOptions() pods.Options {
 		Authorizer:               a.access.authorizer,
 		KubeletTransport:         a.kubeletClient.verified.To,
 		InsecureKubeletTransport: a.kubeletClient.unverified,
-		PodTransport:             pods.NewPodTransport(),
+		PodTransport:             a.podTransport,
 	}
 }
 

@@ -36,7 +36,7 @@ func serviceStores(a *Assembly, kind *registry.Kind) (*registry.Store, map[strin
 	all["services/proxy"] = &pods.ServiceProxy{
 		GetService:   a.service,
 		GetEndpoints: a.endpoints,
-		PodTransport: pods.NewPodTransport(),
+		PodTransport: a.podTransport,
 	}
 	return main, all, nil
 }

@@ -139,7 +139,9 @@ func NewKubeletTransports(roots *x509.CertPool, client func() (*tls.Certificate,
 }
 
 // To returns the transport to the kubelet of a Node that exists: transports are kept.
-func (k *KubeletTransports) To(node string) http.RoundTripper {
+func (k *KubeletTransports) To(node string) http.RoundTripper { return k.transportTo(node) }
+
+func (k *KubeletTransports) transportTo(node string) *http.Transport {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t, ok := k.byNode[node]
@@ -191,10 +193,11 @@ func newKubeletTransport(roots *x509.CertPool, client func() (*tls.Certificate, 
 	return t
 }
 
-// NewPodTransport returns a transport to pods. It does not verify certificates: the server cannot
-// know the name in a pod's certificate.
-func NewPodTransport() *http.Transport {
+// NewPodTransport returns a transport to pods, which dial connects to. It does not verify certificates: the server
+// cannot know the name in a pod's certificate.
+func NewPodTransport(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
 	t := plainTransport()
+	t.DialContext = dial
 	t.TLSClientConfig = &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         []string{"http/1.1"},
@@ -203,9 +206,13 @@ func NewPodTransport() *http.Transport {
 	return t
 }
 
+func directDialer() *net.Dialer {
+	return &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
+}
+
 func plainTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		DialContext:         directDialer().DialContext,
 		TLSHandshakeTimeout: tlsHandshakeTimeout,
 		IdleConnTimeout:     idleConnTimeout,
 		MaxIdleConnsPerHost: 8,

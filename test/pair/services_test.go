@@ -2,6 +2,7 @@ package pair
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/util/cert"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	servers "berth/test/control"
@@ -116,6 +118,7 @@ func TestServicesAcrossHosts(t *testing.T) {
 	}
 	reachable()
 	requireDNS(t, w)
+	w.requireServerReachesPods()
 	var answers []string
 	w.A.waitUntil("both pods to answer", func() string {
 		out, err := w.fromPod("a", "get", "http://web/")
@@ -149,6 +152,75 @@ func TestServicesAcrossHosts(t *testing.T) {
 	w.requirePolicies()
 	w.requireServicesWithoutServer(ip)
 	w.requireFailover()
+}
+
+// denyingPod is a pod with a webhook, and its Service and configuration, that denies all new ConfigMaps with the
+// label denied. Its arguments are the node, the image, certificate, key, and CA bundle.
+const denyingPod = `apiVersion: v1
+kind: Pod
+metadata: {name: deny, namespace: default, labels: {app: deny}}
+spec:
+  nodeName: %[1]s
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: %[2]q
+    args: [serve, "8080", "8443"]
+    env: [{name: TLS_CERT, value: %[3]q}, {name: TLS_KEY, value: %[4]q}]
+    readinessProbe: {httpGet: {port: 8443, scheme: HTTPS}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: deny, namespace: default}
+spec: {selector: {app: deny}, ports: [{port: 443, targetPort: 8443}]}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: deny}
+webhooks:
+- name: deny.example.com
+  clientConfig: {service: {namespace: default, name: deny, path: /deny}, caBundle: %[5]s}
+  objectSelector: {matchLabels: {denied: "true"}}
+  rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}]
+  sideEffects: None
+  admissionReviewVersions: [v1]
+`
+
+// requireServerReachesPods connects from the server, whose host has no route to pods, to pods: by pods/proxy and
+// services/proxy, and to a webhook.
+func (w *TwoHosts) requireServerReachesPods() {
+	t := w.t
+	t.Helper()
+	web := w.Kubectl(t, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}")
+	for _, pod := range strings.Fields(web) {
+		if got := w.Kubectl(t, "get", "--raw", "/api/v1/namespaces/default/pods/"+pod+":8080/proxy/"); got != pod+"\n" {
+			t.Errorf("pods/proxy: got %q, want %q", got, pod)
+		}
+	}
+	if got := w.Kubectl(t, "get", "--raw", "/api/v1/namespaces/default/services/web:http/proxy/"); got == "" ||
+		!strings.Contains(web, strings.TrimSpace(got)) {
+		t.Errorf("services/proxy: got %q, want one of %s", got, web)
+	}
+	if out, err := w.TryKubectl(t, "", "get", "--raw", "/api/v1/namespaces/default/pods/a:81/proxy/"); err == nil ||
+		!strings.Contains(out, "port 81 of pod default/a through node "+w.A.Node) {
+		t.Errorf("pods/proxy to a closed port: got %q", out)
+	}
+	bundle, key, err := cert.GenerateSelfSignedCertKey("deny.default.svc", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Apply(t, fmt.Sprintf(denyingPod, w.B.Node, images.TestboxRef, bundle, key,
+		base64.StdEncoding.EncodeToString(bundle)))
+	w.B.waitForField("pod", "deny", readyStatus, "True")
+	w.A.waitUntil("the webhook to deny", func() string {
+		out, err := w.TryKubectl(t, "apiVersion: v1\nkind: ConfigMap\n"+
+			"metadata: {generateName: denied-, namespace: default, labels: {denied: \"true\"}}\n", "create", "-f", "-")
+		if err == nil || !strings.Contains(out, `"deny.example.com" denied the request: denied by deny`) {
+			return out
+		}
+		return ""
+	})
+	w.Kubectl(t, "delete", "validatingwebhookconfiguration/deny", "service/deny", "pod/deny")
 }
 
 const policies = `apiVersion: networking.k8s.io/v1

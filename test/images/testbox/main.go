@@ -8,7 +8,8 @@
 //
 //	serve [PORT [TLS]]     HTTP on PORT (8080, or $PORT): / host name, /env, /env/NAME, /headers, /peer, /file?name=,
 //	                       /healthz (and POST /healthz?code=503 to change it), /delay?d=1s, /redirect?to=URL,
-//	                       POST /exit?code=1; the same on TLS with a self-signed certificate
+//	                       POST /exit?code=1, POST /deny for an admission webhook that denies; the same on TLS with
+//	                       the certificate in $TLS_CERT and $TLS_KEY, or a self-signed one
 //	tcp PORT [FILE]        echo TCP server; with FILE only while it exists
 //	grpc PORT [FILE]       gRPC health protocol: SERVING; with FILE only while it exists
 //	udp PORT               echo datagrams

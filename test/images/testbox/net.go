@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/big"
@@ -77,6 +78,7 @@ func serve(a []string) error {
 		code, _ := strconv.Atoi(r.FormValue("code"))
 		os.Exit(code)
 	})
+	mux.HandleFunc("POST /deny", denyAdmission)
 	served := make(chan error, 1)
 	if tlsPort := arg(a, 1, ""); tlsPort != "" {
 		go func() { served <- serveTLS(tlsPort, mux) }()
@@ -90,26 +92,53 @@ func serve(a []string) error {
 	return <-served
 }
 
-// serveTLS serves with a self-signed certificate for a name that no test uses.
+// denyAdmission is an admission webhook that denies all requests. Its message names the host.
+func denyAdmission(w http.ResponseWriter, r *http.Request) {
+	var review struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Request    struct {
+			UID string `json:"uid"`
+		} `json:"request"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	host, _ := os.Hostname()
+	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": review.APIVersion, "kind": review.Kind,
+		"response": map[string]any{"uid": review.Request.UID, "allowed": false,
+			"status": map[string]any{"message": "denied by " + host}}})
+}
+
+// serveTLS serves with the certificate in $TLS_CERT and $TLS_KEY, or with a self-signed one.
 func serveTLS(port string, h http.Handler) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	serving, err := tls.X509KeyPair([]byte(os.Getenv("TLS_CERT")), []byte(os.Getenv("TLS_KEY")))
 	if err != nil {
-		return err
+		if serving, err = selfSigned(); err != nil {
+			return err
+		}
 	}
-	now := time.Now()
-	c := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), DNSNames: []string{"testbox.invalid"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-	if err != nil {
-		return err
-	}
-	l, err := tls.Listen("tcp", ":"+port, &tls.Config{MinVersion: tls.VersionTLS12,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	l, err := tls.Listen("tcp", ":"+port,
+		&tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{serving}})
 	if err != nil {
 		return err
 	}
 	fmt.Println("serving TLS on", l.Addr())
 	return http.Serve(l, h)
+}
+
+// selfSigned returns a certificate for a name that no test uses.
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	now := time.Now()
+	c := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), DNSNames: []string{"testbox.invalid"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
 func get(a []string) error {
