@@ -97,11 +97,12 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 func autoscalingOf(as *identity) controllers.Autoscaling {
 	cached := memory.NewMemCacheClient(as.client.Discovery())
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cached)
+	get := controllers.GetJSON(as.client)
 	return controllers.Autoscaling{
-		Mapper: mapper,
+		Mapper: mapper, Get: get,
 		Scales: scale.New(as.client.Discovery().RESTClient(), mapper, dynamic.LegacyAPIPathResolverFunc,
 			scale.NewDiscoveryScaleKindResolver(cached)),
-		PodMetrics: controllers.PodMetricsOf(as.client),
+		PodMetrics: controllers.PodMetricsOf(get),
 	}
 }
 

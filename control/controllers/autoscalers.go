@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,8 @@ type Autoscaling struct {
 	Scales scale.ScalesGetter
 	// PodMetrics returns the usage of pods from metrics.k8s.io.
 	PodMetrics func(ctx context.Context, namespace, selector string) ([]metricsv1beta1.PodMetrics, error)
+	// Get requests a path of the server's API and returns the response in JSON. The metrics APIs are read with it.
+	Get func(ctx context.Context, path string, query url.Values) ([]byte, error)
 }
 
 // autoscalers runs workloads/autoscaling: it changes the scale of the targets of HorizontalPodAutoscalers.
@@ -133,7 +136,7 @@ func (a *autoscalers) sync(ctx context.Context, key string) (time.Duration, erro
 	return autoscalerPeriod, err
 }
 
-// observe reads the pods of the target, their usage, and which other autoscalers share them.
+// observe reads the pods of the target, the values of the metrics, and which other autoscalers share them.
 func (a *autoscalers) observe(ctx context.Context, key string, in *autoscaling.Input) {
 	text, namespace := in.Scale.Status.Selector, in.Autoscaler.Namespace
 	if text == "" {
@@ -154,7 +157,22 @@ func (a *autoscalers) observe(ctx context.Context, key string, in *autoscaling.I
 		}
 	}
 	in.Sharing = sharing(namespace, others, in.Pods)
-	usage, err := a.Autoscaling.PodMetrics(ctx, namespace, text)
+	a.observeValues(ctx, in)
+	if usesResources(in.Autoscaler) {
+		a.observeUsage(ctx, in)
+	}
+}
+
+// usesResources reports whether a metric is the resource usage of pods.
+func usesResources(hpa *autoscalingv2.HorizontalPodAutoscaler) bool {
+	return slices.ContainsFunc(hpa.Spec.Metrics, func(m autoscalingv2.MetricSpec) bool {
+		return m.Resource != nil || m.ContainerResource != nil
+	})
+}
+
+// observeUsage reads the resource usage of the pods of the target.
+func (a *autoscalers) observeUsage(ctx context.Context, in *autoscaling.Input) {
+	usage, err := a.Autoscaling.PodMetrics(ctx, in.Autoscaler.Namespace, in.Scale.Status.Selector)
 	if err != nil {
 		in.UsageError = fmt.Errorf("unable to fetch metrics from resource metrics API: %w", err)
 		return
@@ -253,20 +271,36 @@ func reference(hpa *autoscalingv2.HorizontalPodAutoscaler) *corev1.ObjectReferen
 	}
 }
 
-// PodMetricsOf returns a function for Autoscaling.PodMetrics that reads through a client.
-func PodMetricsOf(client kubernetes.Interface) func(ctx context.Context, namespace, selector string) (
-	[]metricsv1beta1.PodMetrics, error) {
+// PodMetricsOf returns a function for Autoscaling.PodMetrics.
+func PodMetricsOf(get func(ctx context.Context, path string, query url.Values) ([]byte, error)) func(ctx context.Context,
+	namespace, selector string) ([]metricsv1beta1.PodMetrics, error) {
 	return func(ctx context.Context, namespace, selector string) ([]metricsv1beta1.PodMetrics, error) {
-		raw, err := client.Discovery().RESTClient().Get().
-			AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces", namespace, "pods").Param("labelSelector", selector).
-			SetHeader("Accept", "application/json").Do(ctx).Raw()
+		raw, err := get(ctx, "/apis/metrics.k8s.io/v1beta1/namespaces/"+namespace+"/pods",
+			url.Values{"labelSelector": {selector}})
 		if err != nil {
-			return nil, err //nolint:wrapcheck // users read it in the condition
+			return nil, err
 		}
 		var list metricsv1beta1.PodMetricsList
 		if err := json.Unmarshal(raw, &list); err != nil {
 			return nil, fmt.Errorf("decode pod metrics: %w", err)
 		}
 		return list.Items, nil
+	}
+}
+
+// GetJSON returns a function for Autoscaling.Get that requests through a client.
+func GetJSON(client kubernetes.Interface) func(ctx context.Context, path string, query url.Values) ([]byte, error) {
+	return func(ctx context.Context, path string, query url.Values) ([]byte, error) {
+		r := client.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json")
+		for name, values := range query {
+			for _, v := range values {
+				r = r.Param(name, v)
+			}
+		}
+		result := r.Do(ctx)
+		if err := result.Error(); err != nil { // has the message of the API, which Raw drops
+			return nil, err //nolint:wrapcheck // users read it in the condition
+		}
+		return result.Raw() //nolint:wrapcheck // users read it in the condition
 	}
 }

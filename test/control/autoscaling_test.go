@@ -193,7 +193,7 @@ func (f autoscalingTest) testContainerMetric() {
 		"jsonpath={.status.currentMetrics[0].type} {.status.currentMetrics[0].containerResource.container}")
 }
 
-// testFailures checks an unknown target, and a metric that the server does not have.
+// testFailures checks an unknown target, and metrics of APIs that are not registered.
 func (f autoscalingTest) testFailures() {
 	f.t.Helper()
 	waitForOutput(f.t, f.s, "False FailedGetScale", "get", "hpa", "other", "-o",
@@ -202,9 +202,15 @@ func (f autoscalingTest) testFailures() {
 	f.s.Kubectl(f.t, "patch", "hpa", "web", "--type=merge", "-p",
 		`{"spec":{"metrics":[{"type":"Pods","pods":{"metric":{"name":"m"},`+
 			`"target":{"type":"AverageValue","averageValue":"1"}}}]}}`)
-	waitForOutput(f.t, f.s, "False FailedGetPodsMetric", "get", "hpa", "web", "-o",
-		`jsonpath={.status.conditions[?(@.type=="ScalingActive")].status} `+
-			`{.status.conditions[?(@.type=="ScalingActive")].reason}`)
+	active := `jsonpath={.status.conditions[?(@.type=="ScalingActive")].status} ` +
+		`{.status.conditions[?(@.type=="ScalingActive")].reason}`
+	waitForOutput(f.t, f.s, "False FailedGetPodsMetric", "get", "hpa", "web", "-o", active)
+	f.waitForDescription("unable to get metric m: unable to fetch metrics from custom metrics API: " +
+		"no custom metrics API (custom.metrics.k8s.io) registered")
+	f.s.Kubectl(f.t, "patch", "hpa", "web", "--type=merge", "-p",
+		`{"spec":{"metrics":[{"type":"External","external":{"metric":{"name":"m"},`+
+			`"target":{"type":"AverageValue","averageValue":"1"}}}]}}`)
+	waitForOutput(f.t, f.s, "False FailedGetExternalMetric", "get", "hpa", "web", "-o", active)
 	f.s.Kubectl(f.t, "scale", "deployment", "web", "--replicas=0")
 	f.s.Kubectl(f.t, "patch", "hpa", "web", "--type=merge", "-p", `{"spec":{"maxReplicas":4}}`)
 	waitForOutput(f.t, f.s, "ScalingDisabled", "get", "hpa", "web", "-o",

@@ -38,7 +38,7 @@ func tolerancesOf(hpa *autoscalingv2.HorizontalPodAutoscaler) tolerances {
 
 func (t tolerances) include(ratio float64) bool { return 1-t.down <= ratio && ratio <= 1+t.up }
 
-// calculation computes the replicas for one resource.
+// calculation computes the replicas for one resource or Pods metric.
 type calculation struct {
 	in         Input
 	resource   corev1.ResourceName
@@ -46,6 +46,8 @@ type calculation struct {
 	tolerances tolerances
 	byRequest  bool  // target is a percentage of the requests
 	target     int64 // percentage, or milli-units per pod
+	// custom are the values of a Pods metric by pod. If it is not nil, it is used instead of a resource.
+	custom map[string]int64
 
 	requests map[string]int64 // milli-units by pod, only with byRequest
 }
@@ -71,10 +73,11 @@ type groups struct {
 }
 
 func (c *calculation) run() (out result, err error) {
-	if c.in.UsageError != nil {
+	switch {
+	case c.custom != nil:
+	case c.in.UsageError != nil:
 		return out, c.unavailable(c.in.UsageError)
-	}
-	if len(c.in.Usage) == 0 {
+	case len(c.in.Usage) == 0:
 		return out, c.unavailable(errors.New("no metrics returned from resource metrics API"))
 	}
 	if len(c.in.Pods) == 0 {
@@ -123,12 +126,7 @@ func (c *calculation) unavailable(err error) error {
 
 // group divides the pods. Failed and terminating ones are ignored.
 func (c *calculation) group() groups {
-	samples := map[string]sample{}
-	for _, u := range c.in.Usage {
-		if value, ok := c.usage(u); ok {
-			samples[u.Pod] = sample{u, value}
-		}
-	}
+	samples := c.samples()
 	g := groups{withMetric: map[string]int64{}}
 	known := map[string]bool{}
 	for _, pod := range c.in.Pods {
@@ -155,6 +153,23 @@ func (c *calculation) group() groups {
 		}
 	}
 	return g
+}
+
+// samples returns the values of the pods.
+func (c *calculation) samples() map[string]sample {
+	samples := map[string]sample{}
+	for pod, value := range c.custom {
+		samples[pod] = sample{value: value}
+	}
+	if c.custom != nil {
+		return samples
+	}
+	for _, u := range c.in.Usage {
+		if value, ok := c.usage(u); ok {
+			samples[u.Pod] = sample{u, value}
+		}
+	}
+	return samples
 }
 
 // usage returns the usage in milli-units. It reports false if it is not known for each container.

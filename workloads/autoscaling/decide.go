@@ -30,7 +30,9 @@ type Input struct {
 	// Usage is the usage of the pods as metrics.k8s.io has it, or UsageError why it could not be read.
 	Usage      []PodUsage
 	UsageError error
-	Memory     Memory
+	// Values are the values of the Pods, Object and External metrics, by their index in the list of metrics.
+	Values []Values
+	Memory Memory
 }
 
 // PodUsage is the resource usage of the containers of a pod.

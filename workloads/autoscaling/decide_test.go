@@ -273,12 +273,6 @@ func TestFailures(t *testing.T) {
 			events:        "FailedGetResourceMetric FailedComputeMetricsReplicas",
 			wantInMessage: "did not receive metrics for targeted pods (pods might be unready)",
 		},
-		"custom metric": {
-			change:        func(in *Input) { in.Autoscaler.Spec.Metrics[0] = podsMetric },
-			conditions:    "AbleToScale=True SucceededGetScale, ScalingActive=False FailedGetPodsMetric",
-			events:        "FailedGetPodsMetric FailedComputeMetricsReplicas",
-			wantInMessage: "no custom metrics API (custom.metrics.k8s.io) registered",
-		},
 	}
 	for name, row := range rows {
 		in := newInput(utilization(50), 100)

@@ -10,8 +10,9 @@
 //
 // # Metrics
 //
-// Resource and ContainerResource metrics come from metrics.k8s.io. Pods, Object and External metrics need an API that
-// the server does not serve: such a metric is reported as failed, and scales nothing down.
+// Resource and ContainerResource metrics come from metrics.k8s.io, Pods and Object metrics from custom.metrics.k8s.io,
+// and External metrics from external.metrics.k8s.io. The caller reads them. A metric that cannot be read scales nothing
+// down.
 //
 // # Invariants
 //

@@ -8,7 +8,6 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // proposal is the number of replicas that a metric asks for.
@@ -37,7 +36,7 @@ func (d *Decision) evaluate() (replicas int32, name string, ok bool) {
 	var first *failure
 	failed := 0
 	for i := range specs {
-		p, f := d.evaluateMetric(&specs[i], &d.current[i])
+		p, f := d.evaluateMetric(i, &d.current[i])
 		d.Metrics = append(d.Metrics, MetricResult{Type: specs[i].Type, Replicas: p.replicas, Failed: f != nil})
 		if f != nil {
 			d.warn(f.reason, f.err.Error())
@@ -88,11 +87,9 @@ func (d *Decision) checkSelector() error {
 	return nil
 }
 
-// evaluateMetric returns the proposal of a metric and sets its status.
-func (d *Decision) evaluateMetric(spec *autoscalingv2.MetricSpec, status *autoscalingv2.MetricStatus) (proposal,
-	*failure) {
-	const custom = "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io)" +
-		" registered"
+// evaluateMetric returns the proposal of the metric at an index of the list and sets its status.
+func (d *Decision) evaluateMetric(index int, status *autoscalingv2.MetricStatus) (proposal, *failure) {
+	spec := &d.in.Autoscaler.Spec.Metrics[index]
 	switch spec.Type {
 	case autoscalingv2.ResourceMetricSourceType:
 		p, err := d.evaluateResource(spec.Resource.Name, "", spec.Resource.Target)
@@ -116,20 +113,11 @@ func (d *Decision) evaluateMetric(spec *autoscalingv2.MetricSpec, status *autosc
 		status.Type = spec.Type
 		return p, nil
 	case autoscalingv2.PodsMetricSourceType:
-		return proposal{}, &failure{"FailedGetPodsMetric",
-			fmt.Errorf("unable to get metric %s: %s", spec.Pods.Metric.Name, custom),
-			"failed to get pods metric value: "}
+		return d.evaluatePods(index, spec.Pods, status)
 	case autoscalingv2.ObjectMetricSourceType:
-		of := spec.Object.DescribedObject
-		return proposal{}, &failure{"FailedGetObjectMetric", fmt.Errorf("unable to get metric %s: %s on %s %s/%s: %s",
-			spec.Object.Metric.Name, of.Kind, of.Kind, d.in.Autoscaler.Namespace, of.Name, custom),
-			"failed to get object metric value: "}
+		return d.evaluateObject(index, spec.Object, status)
 	case autoscalingv2.ExternalMetricSourceType:
-		m := spec.External.Metric
-		return proposal{}, &failure{"FailedGetExternalMetric", fmt.Errorf("unable to get external metric %s/%s/%s: "+
-			"unable to fetch metrics from external metrics API: no external metrics API (external.metrics.k8s.io)"+
-			" registered", d.in.Autoscaler.Namespace, m.Name, metav1.FormatLabelSelector(m.Selector)),
-			fmt.Sprintf("failed to get %s external metric value: ", m.Name)}
+		return d.evaluateExternal(index, spec.External, status)
 	}
 	return proposal{}, &failure{"InvalidMetricSourceType",
 		fmt.Errorf("unknown metric source type %q", spec.Type), ""}
