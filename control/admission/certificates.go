@@ -14,6 +14,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"berth/control/tokens"
@@ -47,6 +48,9 @@ func newSigning(c Config) (admission.Interface, error) {
 
 // Validate requires the verb on the signer or on all signers of its domain.
 func (s *signerPermission) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if isResource(a, certificatesv1.GroupName, "podcertificaterequests") && s.verb == "sign" {
+		return s.podCertificate(ctx, a)
+	}
 	if !isResource(a, certificatesv1.GroupName, "certificatesigningrequests") || a.GetSubresource() != s.subresource {
 		return nil
 	}
@@ -55,19 +59,73 @@ func (s *signerPermission) Validate(ctx context.Context, a admission.Attributes,
 	if !ok || !newOK || !s.changed(old, now) {
 		return nil
 	}
-	signer := old.Spec.SignerName
+	if permitsSigner(ctx, s.authorizer, a.GetUserInfo(), s.verb, old.Spec.SignerName) {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf(s.message, old.Spec.SignerName))
+}
+
+// podCertificate requires the verb for changes of the status of a PodCertificateRequest.
+func (s *signerPermission) podCertificate(ctx context.Context, a admission.Attributes) error {
+	old, ok := a.GetOldObject().(*certificatesv1.PodCertificateRequest)
+	now, newOK := a.GetObject().(*certificatesv1.PodCertificateRequest)
+	if !ok || !newOK || a.GetSubresource() != s.subresource || equality.Semantic.DeepEqual(old.Status, now.Status) ||
+		permitsSigner(ctx, s.authorizer, a.GetUserInfo(), s.verb, old.Spec.SignerName) {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf(s.message, old.Spec.SignerName))
+}
+
+// permitsSigner reports whether a user has a verb on a signer, or on all signers of its domain.
+func permitsSigner(ctx context.Context, by authorizer.Authorizer, u user.Info, verb, signer string) bool {
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
-		d, _, err := s.authorizer.Authorize(ctx, authorizer.AttributesRecord{
-			User: a.GetUserInfo(), Verb: s.verb, APIGroup: certificatesv1.GroupName, APIVersion: "*",
+		d, _, err := by.Authorize(ctx, authorizer.AttributesRecord{
+			User: u, Verb: verb, APIGroup: certificatesv1.GroupName, APIVersion: "*",
 			Resource: "signers",
 			Name:     name, ResourceRequest: true,
 		})
 		if err == nil && d == authorizer.DecisionAllow {
-			return nil
+			return true
 		}
 	}
-	return admission.NewForbidden(a, fmt.Errorf(s.message, signer))
+	return false
+}
+
+// trustBundleAttest requires the verb attest on the signer of a ClusterTrustBundle for its creation and changes.
+type trustBundleAttest struct {
+	*admission.Handler
+
+	authorizer authorizer.Authorizer
+}
+
+func newTrustBundleAttest(c Config) (admission.Interface, error) {
+	return trustBundleAttest{admission.NewHandler(admission.Create, admission.Update), c.Authorizer}, nil
+}
+
+// Validate checks the new object: its signer cannot differ from the old one's. Changes that the garbage collector makes
+// need no permission.
+func (t trustBundleAttest) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	b, ok := a.GetObject().(*certificatesv1.ClusterTrustBundle)
+	if !ok || !isResource(a, certificatesv1.GroupName, "clustertrustbundles") || b.Spec.SignerName == "" {
+		return nil
+	}
+	if old, ok := a.GetOldObject().(*certificatesv1.ClusterTrustBundle); ok && changesOwnersOnly(b, old) {
+		return nil
+	}
+	if permitsSigner(ctx, t.authorizer, a.GetUserInfo(), "attest", b.Spec.SignerName) {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf("user not permitted to attest for signerName %q", b.Spec.SignerName))
+}
+
+// changesOwnersOnly reports whether only owner references and finalizers differ.
+func changesOwnersOnly(b, old *certificatesv1.ClusterTrustBundle) bool {
+	b, old = b.DeepCopy(), old.DeepCopy()
+	for _, o := range []*certificatesv1.ClusterTrustBundle{b, old} {
+		o.OwnerReferences, o.Finalizers, o.ManagedFields = nil, nil, nil
+	}
+	return equality.Semantic.DeepEqual(b, old)
 }
 
 // subjectRestriction prevents client certificates with the group system:masters.

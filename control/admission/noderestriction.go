@@ -65,6 +65,8 @@ func (n *nodeRestriction) Validate(ctx context.Context, a admission.Attributes, 
 		err = n.slice(node, a)
 	case schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}:
 		err = n.request(a)
+	case schema.GroupResource{Group: certificatesv1.GroupName, Resource: "podcertificaterequests"}:
+		err = n.podCertificate(ctx, node, a)
 	}
 	if err != nil {
 		return admission.NewForbidden(a, err)
@@ -312,6 +314,54 @@ func (n *nodeRestriction) request(a admission.Attributes) error {
 	}
 	if parsed.Subject.CommonName != a.GetUserInfo().GetName() {
 		return fmt.Errorf("can only create a node CSR with CN=%s", a.GetUserInfo().GetName())
+	}
+	return nil
+}
+
+// podCertificate checks that a node requests a certificate for one of its pods, with the pod's service account.
+func (n *nodeRestriction) podCertificate(ctx context.Context, node string, a admission.Attributes) error {
+	if a.GetOperation() != admission.Create || a.GetSubresource() != "" {
+		return fmt.Errorf("unexpected operation %q on podcertificaterequests by node %q", a.GetOperation(), node)
+	}
+	r, ok := a.GetObject().(*certificatesv1.PodCertificateRequest)
+	if !ok {
+		return fmt.Errorf("unexpected type %T", a.GetObject())
+	}
+	s := &r.Spec
+	if string(s.NodeName) != node {
+		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", s.NodeName, node)
+	}
+	self, err := n.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("retrieve node %q: %w", node, err)
+	}
+	if self.UID != s.NodeUID {
+		return fmt.Errorf("PodCertificateRequest for node %q contains NodeUID %q, the node has %q", node, s.NodeUID,
+			self.UID)
+	}
+	pod, err := n.getPod(ctx, a.GetNamespace(), s.PodName)
+	switch {
+	case err != nil:
+		return fmt.Errorf("retrieve pod %s/%s: %w", a.GetNamespace(), s.PodName, err)
+	case pod.UID != s.PodUID:
+		return fmt.Errorf("PodCertificateRequest for pod %q contains PodUID %q, the pod has %q", s.PodName, s.PodUID,
+			pod.UID)
+	case isMirror(pod):
+		return fmt.Errorf("pod %q is a mirror pod", s.PodName)
+	case pod.Spec.NodeName != node:
+		return fmt.Errorf("pod %q is not running on node %q", s.PodName, node)
+	case pod.Spec.ServiceAccountName != s.ServiceAccountName:
+		return fmt.Errorf("PodCertificateRequest for pod %q contains ServiceAccountName %q, the pod has %q", s.PodName,
+			s.ServiceAccountName, pod.Spec.ServiceAccountName)
+	}
+	account, err := n.client.CoreV1().ServiceAccounts(a.GetNamespace()).Get(ctx, s.ServiceAccountName,
+		metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("retrieve service account %s/%s: %w", a.GetNamespace(), s.ServiceAccountName, err)
+	}
+	if account.UID != s.ServiceAccountUID {
+		return fmt.Errorf("PodCertificateRequest for pod %q contains ServiceAccountUID %q, the service account has %q",
+			s.PodName, s.ServiceAccountUID, account.UID)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func groupsOf(s string) (out []string) {
 		case "admissionregistration", "authentication", "authorization", "certificates", "coordination", "discovery",
 			"events", "networking",
 			"node",
-			"rbac.authorization", "resource", "scheduling", "storage", "metrics":
+			"rbac.authorization", "resource", "scheduling", "storage", "storagemigration", "metrics":
 			g += ".k8s.io"
 		}
 		out = append(out, g)

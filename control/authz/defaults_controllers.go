@@ -140,6 +140,11 @@ func clusterControllers() map[string][]rbacv1.PolicyRule {
 			// The ID of the last certificate is recorded on the Node. Upstream's controller does not do that.
 			resourceRule("patch", "core", "nodes"),
 		},
+		"podcertificaterequestcleaner": {resourceRule("read delete", "certificates", "podcertificaterequests")},
+		"kube-apiserver-serving-clustertrustbundle-publisher": {
+			resourceRule("attest", "certificates", "signers", "kubernetes.io/kube-apiserver-serving"),
+			resourceRule("create update delete list watch", "certificates", "clustertrustbundles"),
+		},
 		"clusterrole-aggregation-controller": {resourceRule("escalate get list patch update watch",
 			"rbac.authorization",
 			"clusterroles")},

@@ -68,6 +68,8 @@ func nodeRules() []rbacv1.PolicyRule {
 		resourceRule("create", "core", "pods/eviction"),
 		resourceRule("read", "core", "configmaps persistentvolumeclaims persistentvolumes secrets"),
 		resourceRule("create read", "certificates", "certificatesigningrequests"),
+		resourceRule("read", "certificates", "clustertrustbundles"),
+		resourceRule("create read", "certificates", "podcertificaterequests"),
 		resourceRule("create get update patch delete", "coordination", "leases"),
 		resourceRule("get", "storage", "volumeattachments"),
 		resourceRule("create", "core", "serviceaccounts/token"),

@@ -36,6 +36,8 @@ func (d *Defaults) system() {
 	d.role("system:service-account-issuer-discovery", nonResourceRule("/.well-known/openid-configuration "+
 		"/.well-known/openid-configuration/ /openid/v1/jwks /openid/v1/jwks/"))
 	d.bind("system:service-account-issuer-discovery", group("system:serviceaccounts"))
+	d.role("system:cluster-trust-bundle-discovery", resourceRule("read", "certificates", "clustertrustbundles"))
+	d.bind("system:cluster-trust-bundle-discovery", group("system:serviceaccounts"))
 	d.role("system:auth-delegator",
 		resourceRule("create", "authentication", "tokenreviews"),
 		resourceRule("create", "authorization", "subjectaccessreviews"))

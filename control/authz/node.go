@@ -86,6 +86,11 @@ func (n *NodeAuthorizer) denyReason(ctx context.Context, node string, a authoriz
 		return requireOwnName(node, a, "node lease")
 	case metav1.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}:
 		return requireOwnName(node, a, "CSINode")
+	case metav1.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}:
+		if a.GetSubresource() == "" && (a.GetVerb() == "create" || selectsNode(node, a)) {
+			return ""
+		}
+		return "can only create podcertificaterequests, and list/watch them with spec.nodeName field selector"
 	case metav1.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
 		return n.readOne(ctx, node, a)
 	case metav1.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}:

@@ -86,6 +86,8 @@ const (
 	CSRApproving           = "certificatesigningrequest-approving-controller"
 	CSRSigning             = "certificatesigningrequest-signing-controller"
 	CSRCleaner             = "certificatesigningrequest-cleaner-controller"
+	PodCertificateCleaner  = "podcertificaterequest-cleaner-controller"
+	ServingTrustBundle     = "kube-apiserver-serving-clustertrustbundle-publisher-controller"
 	PodGC                  = "pod-garbage-collector-controller"
 	ResourceQuota          = "resourcequota-controller"
 	Disruption             = "disruption-controller"
@@ -136,6 +138,8 @@ var descriptors = []descriptor{
 	{CSRApproving, newCSRApprovingController},
 	{CSRSigning, newCSRSigningController},
 	{CSRCleaner, newCSRCleanerController},
+	{PodCertificateCleaner, newPodCertificateCleaner},
+	{ServingTrustBundle, newServingTrustBundleController},
 	{PodGC, newPodGCController},
 	{ResourceQuota, newResourceQuotaController},
 	{Disruption, newDisruptionController},
@@ -188,7 +192,8 @@ var serviceAccounts = map[string]string{
 	CSRCleaner: "certificate-controller", PodGC: "pod-garbage-collector", Endpoints: "endpoint-controller",
 	EndpointSliceMirroring: "endpointslicemirroring-controller", ReplicationControllers: "replication-controller",
 	DaemonSets: "daemon-set-controller", HorizontalPodAutoscalers: "horizontal-pod-autoscaler",
-	ServiceLB: "service-controller",
+	ServiceLB: "service-controller", PodCertificateCleaner: "podcertificaterequestcleaner",
+	ServingTrustBundle: "kube-apiserver-serving-clustertrustbundle-publisher",
 }
 
 // ServiceAccount returns the name of the service account in kube-system that a controller has in upstream's control
@@ -205,7 +210,8 @@ var queueNames = map[string]string{
 	NodeLifecycle: "node_lifecycle_controller", TaintEviction: "noexec_taint_node", NodeIPAM: "node_ipam",
 	GarbageCollector: "garbage_collector_attempt_to_delete", ServiceAccountTokens: "serviceaccount_tokens_secret",
 	RootCA: "root_ca_cert_publisher", CSRApproving: "certificate", CSRSigning: "certificate", CSRCleaner: "certificate",
-	PodGC: "orphaned_pods_nodes", ResourceQuota: "resourcequota_primary", EndpointSlices: "endpoint_slice",
+	ServingTrustBundle: "ca_cert_publisher_cluster_trust_bundles",
+	PodGC:              "orphaned_pods_nodes", ResourceQuota: "resourcequota_primary", EndpointSlices: "endpoint_slice",
 	EndpointSliceMirroring: "endpoint_slice_mirroring", ReplicationControllers: "replicationmanager",
 	TTLAfterFinished: "ttl_jobs_to_delete", HorizontalPodAutoscalers: "horizontalpodautoscaler", ServiceLB: "service",
 }

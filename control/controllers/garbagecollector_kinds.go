@@ -124,6 +124,8 @@ var sharedInformers = map[schema.GroupResource]bool{
 	{Group: "batch", Resource: "cronjobs"}:                                           true,
 	{Group: "batch", Resource: "jobs"}:                                               true,
 	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}:           true,
+	{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}:                  true,
+	{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}:               true,
 	{Group: "coordination.k8s.io", Resource: "leases"}:                               true,
 	{Group: "discovery.k8s.io", Resource: "endpointslices"}:                          true,
 	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}:                 true,

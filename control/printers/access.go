@@ -1,6 +1,7 @@
 package printers
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -54,6 +55,22 @@ var accessKinds = map[schema.GroupKind]Columns{
 		),
 		stringColumn("Condition", "State of the request."),
 	),
+	{Group: "certificates.k8s.io", Kind: "ClusterTrustBundle"}: columnsOf(
+		func(b *certificatesv1.ClusterTrustBundle, _ time.Time) []any {
+			return []any{b.Name, cmp.Or(b.Spec.SignerName, none)}
+		},
+		nameColumn,
+		stringColumn("SignerName", "Signer that the certificates belong to."),
+	),
+	{Group: "certificates.k8s.io", Kind: "PodCertificateRequest"}: columnsOf(
+		podCertificateRow,
+		nameColumn,
+		stringColumn("PodName", "Pod that uses the certificate."),
+		stringColumn("ServiceAccountName", "Service account of the pod."),
+		stringColumn("NodeName", "Node of the pod."),
+		stringColumn("SignerName", "Requested signer."),
+		stringColumn("State", "State of the request."),
+	),
 }
 
 func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, subjects []rbacv1.Subject, now time.Time) []any {
@@ -70,6 +87,19 @@ func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, subjects []rbacv1.Sub
 	}
 	return []any{m.Name, role.Kind + "/" + role.Name, age(m.CreationTimestamp, now),
 		strings.Join(users, ", "), strings.Join(groups, ", "), strings.Join(accounts, ", ")}
+}
+
+func podCertificateRow(r *certificatesv1.PodCertificateRequest, _ time.Time) []any {
+	state := "Pending"
+	for _, c := range r.Status.Conditions {
+		switch c.Type {
+		case certificatesv1.PodCertificateRequestConditionTypeDenied,
+			certificatesv1.PodCertificateRequestConditionTypeFailed,
+			certificatesv1.PodCertificateRequestConditionTypeIssued:
+			state = c.Type
+		}
+	}
+	return []any{r.Name, r.Spec.PodName, r.Spec.ServiceAccountName, string(r.Spec.NodeName), r.Spec.SignerName, state}
 }
 
 func requestRow(r *certificatesv1.CertificateSigningRequest, now time.Time) []any {

@@ -28,6 +28,7 @@ func All() []*Kind {
 		policyKinds(),
 		networkKinds(),
 		storageKinds(),
+		migrationKinds(),
 		deviceKinds(),
 		eventKinds(),
 	)

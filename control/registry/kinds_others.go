@@ -12,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -140,6 +141,17 @@ func storageKinds() []*Kind {
 			StoredOnlyWarning:      storedOnlyWarning("CSI storage capacities"),
 		},
 	}
+}
+
+// migrationKinds returns the kinds of storagemigration.k8s.io.
+func migrationKinds() []*Kind {
+	return []*Kind{{
+		GroupVersion: storagemigrationv1.SchemeGroupVersion, Resource: "storageversionmigrations",
+		Singular: "storageversionmigration", ClusterScoped: true, Status: true,
+		New:               func() runtime.Object { return &storagemigrationv1.StorageVersionMigration{} },
+		NewList:           func() runtime.Object { return &storagemigrationv1.StorageVersionMigrationList{} },
+		StoredOnlyWarning: storedOnlyWarning("storage version migrations"),
+	}}
 }
 
 // eventKinds returns the kinds of events, which two groups serve from one store, see

@@ -43,6 +43,8 @@ var consumers = map[schema.GroupResource]string{
 	{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}:         "authorization",
 	{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}:  "authorization",
 	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: "signers",
+	{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}:        "nodes; publisher of the server's CA",
+	{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}:     "signers of users; cleaner",
 
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}:     "admission",
 	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}:   "admission",

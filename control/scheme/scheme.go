@@ -24,6 +24,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -63,6 +64,7 @@ var groups = []struct {
 	{resourcev1.SchemeGroupVersion, resourcev1.AddToScheme},
 	{schedulingv1.SchemeGroupVersion, schedulingv1.AddToScheme},
 	{storagev1.SchemeGroupVersion, storagev1.AddToScheme},
+	{storagemigrationv1.SchemeGroupVersion, storagemigrationv1.AddToScheme},
 	{metricsv1beta1.SchemeGroupVersion, metricsv1beta1.AddToScheme},
 	{addressesv1.GroupVersion, addressesv1.AddToScheme},
 }

@@ -4,12 +4,10 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"slices"
-	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -23,19 +21,7 @@ func (k *validator) request(r *certificatesv1.CertificateSigningRequest) {
 	} else if _, err := x509.ParseCertificateRequest(block.Bytes); err != nil {
 		k.Invalid(spec.Child("request"), r.Spec.Request, "%s", err)
 	}
-	domain, rest, found := strings.Cut(r.Spec.SignerName, "/")
-	switch at := spec.Child("signerName"); {
-	case r.Spec.SignerName == "":
-		k.Required(at, "")
-	case !found || rest == "":
-		k.Invalid(at, r.Spec.SignerName,
-			"must be a fully qualified domain and path of the form 'example.com/signer-name'")
-	default:
-		k.InvalidEach(at, r.Spec.SignerName, validation.IsDNS1123Subdomain(domain))
-		if !strings.Contains(domain, ".") {
-			k.Invalid(at, r.Spec.SignerName, "should be a domain with at least two segments separated by dots")
-		}
-	}
+	k.signer(spec.Child("signerName"), r.Spec.SignerName)
 	usages := spec.Child("usages")
 	if len(r.Spec.Usages) == 0 {
 		k.Required(usages, "usages is required for all v1 CSRs")

@@ -11,6 +11,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -74,6 +75,32 @@ var smallGroupRules = map[schema.GroupKind]rules.Rules{
 		Validate:       (*validator).request,
 		PrepareUpdate:  func(r, old *certificatesv1.CertificateSigningRequest) { r.Spec = old.Spec },
 		ValidateStatus: (*validator).requestStatus,
+	}.Rules(newValidator),
+	{Group: "certificates.k8s.io", Kind: "ClusterTrustBundle"}: definition[*certificatesv1.ClusterTrustBundle]{
+		ClusterScoped: true, ValidateName: anyName, Validate: (*validator).trustBundle,
+		ValidateCreate: func(k *validator, b *certificatesv1.ClusterTrustBundle) {
+			k.trustAnchors(b.Spec.TrustBundle)
+		},
+		ValidateUpdate: (*validator).trustBundleUpdate,
+	}.Rules(newValidator),
+	{Group: "certificates.k8s.io", Kind: "PodCertificateRequest"}: definition[*certificatesv1.PodCertificateRequest]{
+		SetDefaults: func(r *certificatesv1.PodCertificateRequest) {
+			rules.SetIfNil(&r.Spec.MaxExpirationSeconds, defaultPodCertificateSeconds)
+		},
+		ValidateCreate: (*validator).podCertificateRequest,
+		ValidateUpdate: func(k *validator, r, old *certificatesv1.PodCertificateRequest) {
+			k.Immutable(spec, r.Spec, old.Spec)
+		},
+		ValidateStatus: (*validator).podCertificateStatus,
+	}.Rules(newValidator),
+	{Group: "storagemigration.k8s.io",
+		Kind: "StorageVersionMigration"}: definition[*storagemigrationv1.StorageVersionMigration]{
+		ClusterScoped: true,
+		Validate:      (*validator).migration,
+		ValidateUpdate: func(k *validator, m, old *storagemigrationv1.StorageVersionMigration) {
+			k.Immutable(spec, m.Spec, old.Spec)
+		},
+		ValidateStatus: (*validator).migrationStatus,
 	}.Rules(newValidator),
 	{Group: "autoscaling", Kind: "Scale"}: definition[*autoscalingv1.Scale]{
 		Validate: func(k *validator, s *autoscalingv1.Scale) {

@@ -91,6 +91,16 @@ var deviceKinds = []kindLifecycle{
 		spec:       `{driverName: disk.example.com, parameters: {iops: "3000"}}`, want: "parameters.iops=3000",
 		invalidSpec: `{driverName: disk.example.com}`, rejectedField: "parameters",
 	},
+	{
+		kind: "StorageVersionMigration/storagemigration.k8s.io/v1", resource: "storageversionmigrations",
+		pluralName: "storage version migrations",
+		spec:       `spec: {resource: {group: apps, resource: deployments}}`, want: "spec.resource.group=apps",
+		status: `{"status":{"resourceVersion":"7","conditions":[{"type":"Running","status":"True",` +
+			`"reason":"None","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`,
+		wantStatus:    "status.resourceVersion=7",
+		invalidSpec:   `spec: {resource: {group: apps}}`,
+		rejectedField: "spec.resource.resource",
+	},
 }
 
 // lifecycleTest runs the operations of a kindLifecycle. client is all, or its view of the namespace for
@@ -115,8 +125,8 @@ func (w *warningRecorder) HandleWarningHeader(_ int, _, text string) {
 	w.texts = append(w.texts, text)
 }
 
-// TestDeviceKindsLifecycle runs all API operations on the kinds of resource.k8s.io and on
-// VolumeAttributesClass.
+// TestDeviceKindsLifecycle runs all API operations on the kinds of resource.k8s.io, on VolumeAttributesClass and on
+// StorageVersionMigration.
 func TestDeviceKindsLifecycle(t *testing.T) {
 	t.Parallel()
 	for _, l := range deviceKinds {
