@@ -132,9 +132,6 @@ func useFeature(t *testing.T, pod *corev1.Pod, f podspec.Feature) string {
 		return volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}, "csi")
 	case podspec.FeatureInTreeVolumes:
 		return volume(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, "nfs")
-	case podspec.FeatureClusterTrustBundles:
-		return projected(corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}},
-			"clusterTrustBundle")
 	case podspec.FeaturePodCertificates:
 		return projected(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}, "podCertificate")
 	}

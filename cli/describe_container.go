@@ -367,6 +367,8 @@ func projectedFields(sources []corev1.VolumeProjection) []field {
 			fields = append(fields, field{key: "DownwardAPI", value: title(true)})
 		case s.ServiceAccountToken != nil:
 			fields = append(fields, field{key: "Token", value: s.ServiceAccountToken.Path})
+		case s.ClusterTrustBundle != nil:
+			fields = append(fields, field{key: "ClusterTrustBundle", value: s.ClusterTrustBundle.Path})
 		}
 	}
 	return fields

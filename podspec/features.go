@@ -22,7 +22,6 @@ const (
 	FeaturePersistentVolumeClaims Feature = "persistent-volume-claims"
 	FeatureCSIVolumes             Feature = "csi-volumes"
 	FeatureInTreeVolumes          Feature = "in-tree-volumes"
-	FeatureClusterTrustBundles    Feature = "cluster-trust-bundles"
 	FeaturePodCertificates        Feature = "pod-certificates"
 )
 

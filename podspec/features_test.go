@@ -47,7 +47,8 @@ func TestFeatureOfEveryRejectedField(t *testing.T) {
 		l.set(&pod.Spec)
 		_, rejected := UnsupportedFields(pod)
 		uses := FeatureUses(pod)
-		joined := strings.Contains(l.path, "serviceAccountToken") || strings.Contains(l.path, "windowsOptions")
+		joined := strings.Contains(l.path, "serviceAccountToken") || strings.Contains(l.path, "clusterTrustBundle") ||
+			strings.Contains(l.path, "windowsOptions")
 		if want := len(rejected) > 0 && !joined; want != (len(uses) > 0) {
 			t.Errorf("%s: got feature uses %v, want any: %v", l.path, uses, want)
 		}

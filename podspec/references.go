@@ -19,6 +19,7 @@ const (
 	KindToken        = "ServiceAccountToken" // Name: see TokenName
 	KindServices     = "Services"            // environment of Services; Name: see below
 	KindRuntimeClass = "RuntimeClass"
+	KindTrustBundle  = "ClusterTrustBundle" // Name: see TrustBundleName
 )
 
 // Names of an ObjectRef of KindServices.
@@ -109,6 +110,9 @@ func (l *refList) volume(v *corev1.VolumeSource) {
 		}
 		if s := p.ServiceAccountToken; s != nil {
 			l.add(KindToken, TokenName(s), false)
+		}
+		if s := p.ClusterTrustBundle; s != nil {
+			l.add(KindTrustBundle, TrustBundleName(s), isTrue(s.Optional))
 		}
 	}
 }

@@ -55,8 +55,7 @@ var unsupported = []unsupportedField{
 	{reject, otherVolumes, noVolumeType, FeatureInTreeVolumes},
 	{reject, projections("serviceAccountToken", hasToken), "service account tokens are not supported yet", ""},
 	{
-		reject, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles are not supported yet",
-		FeatureClusterTrustBundles,
+		reject, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles require an API server", "",
 	},
 	{
 		reject, projections("podCertificate", hasPodCertificate), "pod certificates are not supported yet",

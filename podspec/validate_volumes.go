@@ -240,8 +240,15 @@ func (k *validator) projection(at *field.Path, s *corev1.VolumeProjection, file 
 			s.ClusterTrustBundle.Name != nil,
 			s.ClusterTrustBundle.SignerName != nil,
 		)
+		if selector := s.ClusterTrustBundle.LabelSelector; selector != nil {
+			if s.ClusterTrustBundle.Name != nil {
+				k.invalid(at.Child("labelSelector"), field.OmitValueType{}, "must be unset if name is specified")
+			}
+			k.selector(at.Child("labelSelector"), selector)
+		}
 		k.relativePath(at.Child("path"), s.ClusterTrustBundle.Path)
 		file(at.Child("path"), s.ClusterTrustBundle.Path)
+		k.owner(at.Child("user"), s.ClusterTrustBundle.User)
 	case s.PodCertificate != nil:
 		k.podCertificate(at.Child("podCertificate"), s.PodCertificate, file)
 	}

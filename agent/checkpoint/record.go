@@ -115,6 +115,7 @@ type objectJSON struct {
 	Token     string            `json:"token,omitempty"`
 	Env       []corev1.EnvVar   `json:"env,omitempty"`
 	Handler   string            `json:"handler,omitempty"`
+	Trust     string            `json:"trustBundle,omitempty"`
 }
 
 func objectList(objects plan.Objects) []objectJSON {
@@ -125,7 +126,7 @@ func objectList(objects plan.Objects) []objectJSON {
 		}
 		list = append(list, objectJSON{Kind: ref.Kind, Name: ref.Name, Version: o.Version.Version,
 			Missing: o.Missing, Err: o.Err, ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env,
-			Handler: o.Handler})
+			Handler: o.Handler, Trust: o.TrustBundle})
 	}
 	slices.SortFunc(list, func(a, b objectJSON) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
@@ -147,6 +148,7 @@ func objectMap(list []objectJSON) plan.Objects {
 		objects[plan.Ref{Kind: o.Kind, Name: o.Name}] = plan.Object{
 			Version:   plan.Version{Version: o.Version, Missing: o.Missing, Err: o.Err},
 			ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env, Handler: o.Handler,
+			TrustBundle: o.Trust,
 		}
 	}
 	return objects

@@ -115,6 +115,9 @@ func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Versio
 				c.object(Ref{Secret, s.Secret.Name}, s.Secret.Optional)
 			case s.ServiceAccountToken != nil:
 				c.object(Ref{ServiceAccountToken, podspec.TokenName(s.ServiceAccountToken)}, nil)
+			case s.ClusterTrustBundle != nil:
+				c.object(Ref{ClusterTrustBundle, podspec.TrustBundleName(s.ClusterTrustBundle)},
+					s.ClusterTrustBundle.Optional)
 			case s.DownwardAPI != nil:
 				c.metadata()
 			}
@@ -141,7 +144,7 @@ func (c *contentVersion) object(r Ref, optional *bool) {
 	case v.Err != "":
 		c.missing = append(c.missing, v.Err)
 	case (!known || v.Missing) && (optional == nil || !*optional):
-		c.missing = append(c.missing, fmt.Sprintf("%s %q not found", strings.ToLower(string(r.Kind)), r.Name))
+		c.missing = append(c.missing, r.notFound())
 	case !known || v.Missing:
 		c.parts = append(c.parts, "none")
 	default:

@@ -1,6 +1,13 @@
 package plan
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
 
 // RefKind is the kind of a referenced object.
 type RefKind string
@@ -12,6 +19,7 @@ const (
 	ServiceAccountToken RefKind = "ServiceAccountToken"
 	Services            RefKind = "Services"
 	RuntimeClass        RefKind = "RuntimeClass"
+	ClusterTrustBundle  RefKind = "ClusterTrustBundle"
 )
 
 // Ref references an object in the namespace of the pod.
@@ -21,6 +29,14 @@ type Ref struct {
 }
 
 func (r Ref) String() string { return string(r.Kind) + " " + r.Name }
+
+// notFound returns the message for a required object that does not exist.
+func (r Ref) notFound() string {
+	if r.Kind == ClusterTrustBundle {
+		return podspec.TrustBundleNotFound(r.Name)
+	}
+	return fmt.Sprintf("%s %q not found", strings.ToLower(string(r.Kind)), r.Name)
+}
 
 // Version is the state of a referenced object.
 type Version struct {
@@ -39,6 +55,8 @@ type Object struct {
 	Token     string          // service account token bound to this pod
 	Env       []corev1.EnvVar // environment variables of services, sorted by name
 	Handler   string          // handler of a RuntimeClass
+	// TrustBundle has the certificates of the ClusterTrustBundles of a projection, in PEM.
+	TrustBundle string
 }
 
 // Objects holds the objects that a pod references, read at the same time.

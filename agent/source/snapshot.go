@@ -49,11 +49,15 @@ type ObjectKey struct {
 	types.NamespacedName
 }
 
-// KeyOf returns the key of the object that a pod refers to. A token belongs to its pod.
+// KeyOf returns the key of the object that a pod refers to. A token belongs to its pod, and a ClusterTrustBundle to no
+// namespace.
 func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
 	key := ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
-	if ref.Kind == plan.ServiceAccountToken {
+	switch ref.Kind {
+	case plan.ServiceAccountToken:
 		key.Name = string(pod.UID) + "/" + ref.Name
+	case plan.ClusterTrustBundle:
+		key.Namespace = ""
 	}
 	return key
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -73,6 +74,16 @@ func Find(table []*Kind, group, resource string) *Kind {
 		}
 	}
 	return nil
+}
+
+// keepLabels is a PrepareStatus that keeps labels and annotations.
+func keepLabels(_ context.Context, obj, old runtime.Object) {
+	now, err := meta.Accessor(obj)
+	before, oldErr := meta.Accessor(old)
+	if err == nil && oldErr == nil { // always, for objects of the table
+		now.SetLabels(before.GetLabels())
+		now.SetAnnotations(before.GetAnnotations())
+	}
 }
 
 // serviceCIDRWarnings warns that only the range of the server's flags is used.

@@ -78,7 +78,7 @@ func accessKinds() []*Kind {
 				return fields.Set{"spec.signerName": r.Spec.SignerName, "spec.podName": r.Spec.PodName,
 					"spec.nodeName": string(r.Spec.NodeName)}
 			}),
-			ValidateStatus: validatePodCertificateStatus,
+			ValidateStatus: validatePodCertificateStatus, PrepareStatus: keepLabels,
 		},
 	}
 }

@@ -109,6 +109,12 @@ var (
 		func() runtime.Object { return &certsv1.CertificateSigningRequest{} },
 		func() runtime.Object { return &certsv1.CertificateSigningRequestList{} },
 	}
+	ClusterTrustBundles = Resource{
+		certsv1.SchemeGroupVersion,
+		"clustertrustbundles",
+		func() runtime.Object { return &certsv1.ClusterTrustBundle{} },
+		func() runtime.Object { return &certsv1.ClusterTrustBundleList{} },
+	}
 	TokenReviews         = Resource{authnv1.SchemeGroupVersion, "tokenreviews", nil, nil}
 	SubjectAccessReviews = Resource{authzv1.SchemeGroupVersion, "subjectaccessreviews", nil, nil}
 )
@@ -148,6 +154,8 @@ func newScheme() *runtime.Scheme {
 		certsv1.SchemeGroupVersion,
 		&certsv1.CertificateSigningRequest{},
 		&certsv1.CertificateSigningRequestList{},
+		&certsv1.ClusterTrustBundle{},
+		&certsv1.ClusterTrustBundleList{},
 	)
 	s.AddKnownTypes(authnv1.SchemeGroupVersion, &authnv1.TokenRequest{}, &authnv1.TokenReview{})
 	s.AddKnownTypes(authzv1.SchemeGroupVersion, &authzv1.SubjectAccessReview{})

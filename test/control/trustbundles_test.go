@@ -59,8 +59,9 @@ func TestClusterTrustBundles(t *testing.T) {
 		return apierrors.IsForbidden(err) && strings.Contains(err.Error(),
 			`user not permitted to attest for signerName "`+domain+`/web"`), errorText(err)
 	})
-	s.Kubectl(t, "create", "clusterrole", s.Namespace+"-attest", "--verb=attest", "--resource=signers",
-		"--resource-name="+domain+"/web")
+	s.Apply(t, "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: "+s.Namespace+
+		"-attest}, rules: [{apiGroups: [certificates.k8s.io], resources: [signers], verbs: [attest], resourceNames: ["+
+		domain+"/web]}]}")
 	s.Kubectl(t, "create", "clusterrolebinding", s.Namespace+"-attest", "--clusterrole="+s.Namespace+"-attest",
 		"--user="+s.Namespace+"-writer")
 	eventually(t, "the bundle to be created", func() (bool, string) {

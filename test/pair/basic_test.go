@@ -60,6 +60,7 @@ func TestPodLifecycle(t *testing.T) {
 		})
 	})
 	t.Run("gets ConfigMap updates", func(t *testing.T) { p.forSubtest(t).testConfigMapUpdate() })
+	t.Run("gets trusted certificates", func(t *testing.T) { p.forSubtest(t).testTrustBundles() })
 	t.Run("is deleted with its grace period", func(t *testing.T) {
 		p := p.forSubtest(t)
 		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "sleep"), "GracePeriodSeconds: 1",
@@ -180,6 +181,39 @@ func (p *Pair) testConfigMapUpdate() {
 	})
 	t.Logf("volume file updated %s after kubectl patch", time.Since(start))
 	p.waitUntil("the second value in the container", logContains("two"))
+}
+
+// testTrustBundles mounts the CA of the server by its signer, and a bundle that is optional and created later. It waits
+// for both on the host.
+func (p *Pair) testTrustBundles() {
+	t := p.t
+	p.Apply(t, p.pod("trusts", "volumeMounts: [{name: v, mountPath: /v}]", "sleep")+`
+  volumes:
+  - name: v
+    projected:
+      sources:
+      - clusterTrustBundle: {signerName: kubernetes.io/kube-apiserver-serving, labelSelector: {}, path: server.pem}
+      - clusterTrustBundle: {name: late, optional: true, path: late.pem}
+`)
+	p.waitForField("pod", "trusts", ".status.phase", "Running")
+	dir := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "trusts", ".metadata.uid"),
+		"volumes/kubernetes.io~projected/v")
+	if text, err := os.ReadFile(filepath.Join(dir, "late.pem")); err != nil || len(text) > 0 {
+		t.Errorf("file of a missing bundle: got %q, %v, want an empty file", text, err)
+	}
+	server, err := os.ReadFile(filepath.Join(dir, "server.pem"))
+	if err != nil || !strings.HasPrefix(string(server), "-----BEGIN CERTIFICATE-----\n") {
+		t.Fatalf("CA of the server: got %q, %v", server, err)
+	}
+	p.Apply(t, "apiVersion: certificates.k8s.io/v1\nkind: ClusterTrustBundle\nmetadata: {name: late}\nspec:\n"+
+		"  trustBundle: |\n    a comment\n    "+strings.ReplaceAll(strings.TrimSpace(string(server)), "\n", "\n    ")+"\n")
+	p.waitUntil("the certificate of the new bundle", func() string {
+		text, err := os.ReadFile(filepath.Join(dir, "late.pem"))
+		if string(text) != string(server) {
+			return fmt.Sprint(string(text), err)
+		}
+		return ""
+	})
 }
 
 // testReadinessGate sets the condition of a readiness gate in the pod status, as a load balancer

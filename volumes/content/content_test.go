@@ -24,10 +24,14 @@ func objects() plan.Objects {
 			Data:       map[string][]byte{"a": []byte("hush"), "pw": []byte("hush")},
 			StringData: map[string]string{"pw": "new"},
 		}},
-		{Kind: plan.ServiceAccountToken, Name: "3600/vault"}: {Token: "hush"},
-		{Kind: plan.ConfigMap, Name: "gone"}:                 {Version: plan.Version{Missing: true}},
-		{Kind: plan.Secret, Name: "gone"}:                    {Version: plan.Version{Missing: true}},
-		{Kind: plan.ConfigMap, Name: "broken"}:               {Version: plan.Version{Err: "server is away"}},
+		{Kind: plan.ServiceAccountToken, Name: "3600/vault"}:       {Token: "hush"},
+		{Kind: plan.ClusterTrustBundle, Name: "root"}:              {TrustBundle: "root"},
+		{Kind: plan.ClusterTrustBundle, Name: "example.com/a?x=y"}: {TrustBundle: "of a"},
+		{Kind: plan.ClusterTrustBundle, Name: "gone"}:              {Version: plan.Version{Missing: true}},
+		{Kind: plan.ClusterTrustBundle, Name: "broken"}:            {Version: plan.Version{Err: "server is away"}},
+		{Kind: plan.ConfigMap, Name: "gone"}:                       {Version: plan.Version{Missing: true}},
+		{Kind: plan.Secret, Name: "gone"}:                          {Version: plan.Version{Missing: true}},
+		{Kind: plan.ConfigMap, Name: "broken"}:                     {Version: plan.Version{Err: "server is away"}},
 	}
 }
 
@@ -74,6 +78,19 @@ func secProj(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
 	return corev1.VolumeProjection{
 		Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items},
 	}
+}
+
+// trustProj returns a projection of ClusterTrustBundles by name, or by signer and labels, to a file in PEM.
+func trustProj(name, signer string, labels map[string]string, optional bool) corev1.VolumeProjection {
+	p := &corev1.ClusterTrustBundleProjection{Optional: &optional}
+	if name != "" {
+		p.Name, p.Path = &name, name+".pem"
+	} else {
+		domain, _, _ := strings.Cut(signer, "/")
+		p.SignerName, p.Path = &signer, domain+".pem"
+		p.LabelSelector = &metav1.LabelSelector{MatchLabels: labels}
+	}
+	return corev1.VolumeProjection{ClusterTrustBundle: p}
 }
 
 func text(s string, mode uint32) File { return File{Data: []byte(s), Mode: mode} }
@@ -172,11 +189,23 @@ func TestBuild(t *testing.T) {
 				corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}),
 			err: "no service account token", kind: plan.NotFound,
 		},
-		"a cluster trust bundle is refused by name": {
-			src: proj(cmProj("cfg"),
-				corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "ca"}}),
-			err: "projected.sources[1]: clusterTrustBundle is not supported", kind: plan.Unsupported,
+		"a pod certificate is refused by name": {
+			src: proj(cmProj("cfg"), corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}),
+			err: "projected.sources[1]: podCertificate is not supported", kind: plan.Unsupported,
 		},
+		"a cluster trust bundle by name and one of a signer": {
+			src:  proj(trustProj("root", "", nil, false), trustProj("", "example.com/a", map[string]string{"x": "y"}, false)),
+			want: Files{"root.pem": text("root", 0o440), "example.com.pem": text("of a", 0o440)},
+		},
+		"a missing cluster trust bundle is named": {src: proj(trustProj("gone", "", nil, false)),
+			err: `clustertrustbundle "gone" not found`, kind: plan.NotFound},
+		"no cluster trust bundle of a signer": {src: proj(trustProj("", "example.com/b", nil, false)),
+			err:  "combined signerName \"example.com/b\" and labelSelector matched zero ClusterTrustBundles",
+			kind: plan.NotFound},
+		"a missing optional cluster trust bundle is an empty file": {src: proj(trustProj("gone", "", nil, true)),
+			want: Files{"gone.pem": text("", 0o440)}},
+		"a cluster trust bundle that cannot be read says why": {src: proj(trustProj("broken", "", nil, true)),
+			err: "server is away", kind: plan.Other},
 		"a path that leads out is refused": {src: sec("key", item("a", "x/../../y")),
 			err: "must not contain '..'", kind: plan.Invalid},
 		"an absolute path is refused": {src: sec("key", item("a", "/etc/passwd")),

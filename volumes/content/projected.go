@@ -39,6 +39,8 @@ func (b *builder) projected(src *corev1.ProjectedVolumeSource) error {
 			})
 		case s.ServiceAccountToken != nil:
 			err = b.token(s.ServiceAccountToken, d)
+		case s.ClusterTrustBundle != nil:
+			err = b.trustBundle(s.ClusterTrustBundle, d)
 		case s.DownwardAPI != nil:
 			err = b.downward(s.DownwardAPI.Items, d)
 		default:
@@ -65,13 +67,26 @@ func (b *builder) token(src *corev1.ServiceAccountTokenProjection, d defaults) e
 	return b.add(src.Path, d.file([]byte(obj.Token), nil, src.User), true)
 }
 
+// trustBundle adds the certificates of ClusterTrustBundles. Without any, an optional file is empty.
+func (b *builder) trustBundle(src *corev1.ClusterTrustBundleProjection, d defaults) error {
+	name := podspec.TrustBundleName(src)
+	obj, known := b.in.Objects[plan.Ref{Kind: plan.ClusterTrustBundle, Name: name}]
+	missing := !known || obj.Missing
+	switch {
+	case obj.Pending:
+		return &plan.Error{Err: errors.New("cluster trust bundle has not been read yet")}
+	case obj.Err != "":
+		return &plan.Error{Err: errors.New(obj.Err)}
+	case missing && (src.Optional == nil || !*src.Optional):
+		return notFound("%s", podspec.TrustBundleNotFound(name))
+	}
+	return b.add(src.Path, d.file([]byte(obj.TrustBundle), nil, src.User), true)
+}
+
 // unsupported returns the error for a source that requires a server or a signer.
 func unsupported(i int, s *corev1.VolumeProjection) error {
 	source := "unknown source"
-	switch {
-	case s.ClusterTrustBundle != nil:
-		source = "clusterTrustBundle"
-	case s.PodCertificate != nil:
+	if s.PodCertificate != nil {
 		source = "podCertificate"
 	}
 	return &plan.Error{

@@ -76,6 +76,8 @@ func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 		s.environment(key, u)
 	case plan.RuntimeClass:
 		s.class(key, u)
+	case plan.ClusterTrustBundle:
+		s.watchTrustBundles(ctx, key, u)
 	}
 }
 
@@ -147,6 +149,8 @@ func (u *object) errorMessage(key source.ObjectKey) string {
 		return fmt.Sprintf("%s %q: %s", strings.ToLower(string(key.Kind)), key.Namespace+"/"+key.Name, why)
 	case plan.ServiceAccountToken:
 		return "failed to fetch token: " + why
+	case plan.ClusterTrustBundle:
+		return fmt.Sprintf("clustertrustbundle %q: %s", key.Name, why)
 	default:
 		return fmt.Sprintf("%s %s: %s", key.Kind, key.Name, why)
 	}

@@ -14,11 +14,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	certsv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -221,7 +223,8 @@ func answering(t *testing.T, objects ...runtime.Object) *apiclient.Client {
 func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 	of := map[string]runtime.Object{"pods": &corev1.Pod{}, "services": &corev1.Service{},
 		"endpointslices": &discoveryv1.EndpointSlice{}, "networkpolicies": &networkingv1.NetworkPolicy{},
-		"namespaces": &corev1.Namespace{}, "runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
+		"clustertrustbundles": &certsv1.ClusterTrustBundle{},
+		"namespaces":          &corev1.Namespace{}, "runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
 	if of == nil {
 		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r}, nil
 	}
@@ -238,7 +241,15 @@ func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 			panic(err)
 		}
 	}
+	selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
+	if err != nil {
+		return nil, err
+	}
 	for _, o := range s {
+		if b, ok := o.(*certsv1.ClusterTrustBundle); ok && !selector.Matches(fields.Set{"metadata.name": b.Name,
+			"spec.signerName": b.Spec.SignerName}) {
+			continue
+		}
 		if reflect.TypeOf(o) == reflect.TypeOf(of) {
 			event("ADDED", o)
 		}
