@@ -110,11 +110,6 @@ func useFeature(t *testing.T, pod *corev1.Pod, f podspec.Feature) string {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: string(f), VolumeSource: source})
 		return fmt.Sprintf("spec.volumes[%d].%s:", len(pod.Spec.Volumes)-1, path)
 	}
-	projected := func(p corev1.VolumeProjection, path string) string {
-		return volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-			Sources: []corev1.VolumeProjection{p},
-		}}, "projected.sources[0]."+path)
-	}
 	c := &pod.Spec.Containers[0]
 	switch f {
 	case podspec.FeatureResourceClaims:
@@ -132,8 +127,6 @@ func useFeature(t *testing.T, pod *corev1.Pod, f podspec.Feature) string {
 		return volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}, "csi")
 	case podspec.FeatureInTreeVolumes:
 		return volume(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}, "nfs")
-	case podspec.FeaturePodCertificates:
-		return projected(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}, "podCertificate")
 	}
 	t.Fatalf("feature %s: not known to the test", f)
 	return ""

@@ -369,6 +369,8 @@ func projectedFields(sources []corev1.VolumeProjection) []field {
 			fields = append(fields, field{key: "Token", value: s.ServiceAccountToken.Path})
 		case s.ClusterTrustBundle != nil:
 			fields = append(fields, field{key: "ClusterTrustBundle", value: s.ClusterTrustBundle.Path})
+		case s.PodCertificate != nil:
+			fields = append(fields, field{key: "PodCertificate", value: s.PodCertificate.SignerName})
 		}
 	}
 	return fields

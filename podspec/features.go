@@ -22,7 +22,6 @@ const (
 	FeaturePersistentVolumeClaims Feature = "persistent-volume-claims"
 	FeatureCSIVolumes             Feature = "csi-volumes"
 	FeatureInTreeVolumes          Feature = "in-tree-volumes"
-	FeaturePodCertificates        Feature = "pod-certificates"
 )
 
 // FeatureUse is a field of a pod that uses an unsupported feature.

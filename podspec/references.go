@@ -20,6 +20,7 @@ const (
 	KindServices     = "Services"            // environment of Services; Name: see below
 	KindRuntimeClass = "RuntimeClass"
 	KindTrustBundle  = "ClusterTrustBundle" // Name: see TrustBundleName
+	KindCertificate  = "PodCertificate"     // Name: see PodCertificateName
 )
 
 // Names of an ObjectRef of KindServices.
@@ -51,7 +52,7 @@ func FromAPIServer(pod *corev1.Pod) bool {
 func References(pod *corev1.Pod) []ObjectRef {
 	var refs refList
 	for i := range pod.Spec.Volumes {
-		refs.volume(&pod.Spec.Volumes[i].VolumeSource)
+		refs.volume(&pod.Spec.Volumes[i])
 	}
 	for c := range containersOf(&pod.Spec) {
 		refs.env(c)
@@ -91,7 +92,7 @@ func (l *refList) add(kind, name string, optional bool) {
 	*l = append(*l, ObjectRef{Kind: kind, Name: name, Optional: optional})
 }
 
-func (l *refList) volume(v *corev1.VolumeSource) {
+func (l *refList) volume(v *corev1.Volume) {
 	if s := v.ConfigMap; s != nil {
 		l.add("ConfigMap", s.Name, isTrue(s.Optional))
 	}
@@ -101,7 +102,7 @@ func (l *refList) volume(v *corev1.VolumeSource) {
 	if v.Projected == nil {
 		return
 	}
-	for _, p := range v.Projected.Sources {
+	for i, p := range v.Projected.Sources {
 		if s := p.ConfigMap; s != nil {
 			l.add("ConfigMap", s.Name, isTrue(s.Optional))
 		}
@@ -113,6 +114,9 @@ func (l *refList) volume(v *corev1.VolumeSource) {
 		}
 		if s := p.ClusterTrustBundle; s != nil {
 			l.add(KindTrustBundle, TrustBundleName(s), isTrue(s.Optional))
+		}
+		if p.PodCertificate != nil {
+			l.add(KindCertificate, PodCertificateName(v.Name, i), false)
 		}
 	}
 }

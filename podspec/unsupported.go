@@ -58,8 +58,7 @@ var unsupported = []unsupportedField{
 		reject, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles require an API server", "",
 	},
 	{
-		reject, projections("podCertificate", hasPodCertificate), "pod certificates are not supported yet",
-		FeaturePodCertificates,
+		reject, projections("podCertificate", hasPodCertificate), "pod certificates require an API server", "",
 	},
 	{reject, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet", FeatureBlockVolumes},
 	{reject, bindOptions, "bind mount options are not supported yet", FeatureBindMountOptions},

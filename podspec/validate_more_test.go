@@ -96,8 +96,8 @@ func TestValidateVolumes(t *testing.T) {
 			vol("projected: {sources: [{serviceAccountToken: {path: t, expirationSeconds: 599}}]}"),
 			[]string{v + ".projected.sources[0].serviceAccountToken.expirationSeconds: between 600"},
 		},
-		{"a trust bundle by name has no selector", vol("projected: {sources: [{clusterTrustBundle: {path: t, name: b, " +
-			"labelSelector: {matchLabels: {a: b}}}}]}"),
+		{"a trust bundle by name has no selector", vol("projected: {sources: [{clusterTrustBundle: {path: t, " +
+			"name: b, labelSelector: {matchLabels: {a: b}}}}]}"),
 			[]string{v + ".projected.sources[0].clusterTrustBundle.labelSelector: must be unset"}},
 		{"a trust bundle has a name or a signer", vol("projected: {sources: [{clusterTrustBundle: {path: t}}]}"),
 			[]string{v + ".projected.sources[0].clusterTrustBundle: must specify one of"}},

@@ -266,6 +266,7 @@ func (k *validator) podCertificate(
 	if m := p.MaxExpirationSeconds; m != nil {
 		k.between(at.Child("maxExpirationSeconds"), int64(*m), 3600, 7862400)
 	}
+	k.owner(at.Child("user"), p.User)
 	written := 0
 	for _, f := range []struct{ name, path string }{
 		{"credentialBundlePath", p.CredentialBundlePath}, {"keyPath", p.KeyPath},

@@ -116,6 +116,8 @@ type objectJSON struct {
 	Env       []corev1.EnvVar   `json:"env,omitempty"`
 	Handler   string            `json:"handler,omitempty"`
 	Trust     string            `json:"trustBundle,omitempty"`
+
+	PodCertificate *plan.PodCertificate `json:"podCertificate,omitempty"`
 }
 
 func objectList(objects plan.Objects) []objectJSON {
@@ -126,7 +128,7 @@ func objectList(objects plan.Objects) []objectJSON {
 		}
 		list = append(list, objectJSON{Kind: ref.Kind, Name: ref.Name, Version: o.Version.Version,
 			Missing: o.Missing, Err: o.Err, ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env,
-			Handler: o.Handler, Trust: o.TrustBundle})
+			Handler: o.Handler, Trust: o.TrustBundle, PodCertificate: o.PodCertificate})
 	}
 	slices.SortFunc(list, func(a, b objectJSON) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
@@ -148,7 +150,7 @@ func objectMap(list []objectJSON) plan.Objects {
 		objects[plan.Ref{Kind: o.Kind, Name: o.Name}] = plan.Object{
 			Version:   plan.Version{Version: o.Version, Missing: o.Missing, Err: o.Err},
 			ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env, Handler: o.Handler,
-			TrustBundle: o.Trust,
+			TrustBundle: o.Trust, PodCertificate: o.PodCertificate,
 		}
 	}
 	return objects

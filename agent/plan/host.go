@@ -107,7 +107,7 @@ func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Versio
 	case v.DownwardAPI != nil:
 		c.metadata()
 	case v.Projected != nil:
-		for _, s := range v.Projected.Sources {
+		for i, s := range v.Projected.Sources {
 			switch {
 			case s.ConfigMap != nil:
 				c.object(Ref{ConfigMap, s.ConfigMap.Name}, s.ConfigMap.Optional)
@@ -118,6 +118,8 @@ func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Versio
 			case s.ClusterTrustBundle != nil:
 				c.object(Ref{ClusterTrustBundle, podspec.TrustBundleName(s.ClusterTrustBundle)},
 					s.ClusterTrustBundle.Optional)
+			case s.PodCertificate != nil:
+				c.object(Ref{PodCertificates, podspec.PodCertificateName(v.Name, i)}, nil)
 			case s.DownwardAPI != nil:
 				c.metadata()
 			}

@@ -20,6 +20,7 @@ const (
 	Services            RefKind = "Services"
 	RuntimeClass        RefKind = "RuntimeClass"
 	ClusterTrustBundle  RefKind = "ClusterTrustBundle"
+	PodCertificates     RefKind = "PodCertificate"
 )
 
 // Ref references an object in the namespace of the pod.
@@ -57,6 +58,14 @@ type Object struct {
 	Handler   string          // handler of a RuntimeClass
 	// TrustBundle has the certificates of the ClusterTrustBundles of a projection, in PEM.
 	TrustBundle string
+	// PodCertificate is the key and certificate of a projection of this pod.
+	PodCertificate *PodCertificate
+}
+
+// PodCertificate is a private key with its certificate chain, in PEM.
+type PodCertificate struct {
+	Key   string `json:"key"`
+	Chain string `json:"chain"`
 }
 
 // Objects holds the objects that a pod references, read at the same time.

@@ -49,12 +49,12 @@ type ObjectKey struct {
 	types.NamespacedName
 }
 
-// KeyOf returns the key of the object that a pod refers to. A token belongs to its pod, and a ClusterTrustBundle to no
-// namespace.
+// KeyOf returns the key of the object that a pod refers to. A token or certificate belongs to its pod, and a
+// ClusterTrustBundle to no namespace.
 func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
 	key := ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
 	switch ref.Kind {
-	case plan.ServiceAccountToken:
+	case plan.ServiceAccountToken, plan.PodCertificates:
 		key.Name = string(pod.UID) + "/" + ref.Name
 	case plan.ClusterTrustBundle:
 		key.Namespace = ""

@@ -329,7 +329,8 @@ func (n *nodeRestriction) podCertificate(ctx context.Context, node string, a adm
 	}
 	s := &r.Spec
 	if string(s.NodeName) != node {
-		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", s.NodeName, node)
+		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", s.NodeName,
+			node)
 	}
 	self, err := n.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {

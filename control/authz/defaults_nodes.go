@@ -73,6 +73,7 @@ func nodeRules() []rbacv1.PolicyRule {
 		resourceRule("create get update patch delete", "coordination", "leases"),
 		resourceRule("get", "storage", "volumeattachments"),
 		resourceRule("create", "core", "serviceaccounts/token"),
+		resourceRule("get", "core", "serviceaccounts"),
 		resourceRule("get patch update", "core", "persistentvolumeclaims/status"),
 		resourceRule("read", "storage", "csidrivers"),
 		resourceRule("create delete get patch update", "storage", "csinodes"),

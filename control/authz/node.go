@@ -71,8 +71,9 @@ func (n *NodeAuthorizer) denyReason(ctx context.Context, node string, a authoriz
 		}
 		return n.readOne(ctx, node, a)
 	case metav1.GroupResource{Resource: "serviceaccounts"}:
-		if a.GetVerb() != "create" || a.GetSubresource() != "token" {
-			return "can only create tokens for individual service accounts"
+		if (a.GetVerb() != "create" || a.GetSubresource() != "token") &&
+			(a.GetVerb() != "get" || a.GetSubresource() != "") {
+			return "can only get individual service accounts and create tokens for them"
 		}
 		return n.requireReference(ctx, node, a)
 	case metav1.GroupResource{Resource: "pods"}:

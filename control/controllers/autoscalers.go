@@ -40,9 +40,12 @@ type Autoscaling struct {
 	Scales scale.ScalesGetter
 	// PodMetrics returns the usage of pods from metrics.k8s.io.
 	PodMetrics func(ctx context.Context, namespace, selector string) ([]metricsv1beta1.PodMetrics, error)
-	// Get requests a path of the server's API and returns the response in JSON. The metrics APIs are read with it.
-	Get func(ctx context.Context, path string, query url.Values) ([]byte, error)
+	// Get reads the metrics APIs.
+	Get APIReader
 }
+
+// APIReader requests a path of the server's API and returns the response in JSON.
+type APIReader func(ctx context.Context, path string, query url.Values) ([]byte, error)
 
 // autoscalers runs workloads/autoscaling: it changes the scale of the targets of HorizontalPodAutoscalers.
 type autoscalers struct {
@@ -272,8 +275,8 @@ func reference(hpa *autoscalingv2.HorizontalPodAutoscaler) *corev1.ObjectReferen
 }
 
 // PodMetricsOf returns a function for Autoscaling.PodMetrics.
-func PodMetricsOf(get func(ctx context.Context, path string, query url.Values) ([]byte, error)) func(ctx context.Context,
-	namespace, selector string) ([]metricsv1beta1.PodMetrics, error) {
+func PodMetricsOf(get APIReader) func(ctx context.Context, namespace, selector string) (
+	[]metricsv1beta1.PodMetrics, error) {
 	return func(ctx context.Context, namespace, selector string) ([]metricsv1beta1.PodMetrics, error) {
 		raw, err := get(ctx, "/apis/metrics.k8s.io/v1beta1/namespaces/"+namespace+"/pods",
 			url.Values{"labelSelector": {selector}})
@@ -289,7 +292,7 @@ func PodMetricsOf(get func(ctx context.Context, path string, query url.Values) (
 }
 
 // GetJSON returns a function for Autoscaling.Get that requests through a client.
-func GetJSON(client kubernetes.Interface) func(ctx context.Context, path string, query url.Values) ([]byte, error) {
+func GetJSON(client kubernetes.Interface) APIReader {
 	return func(ctx context.Context, path string, query url.Values) ([]byte, error) {
 		r := client.Discovery().RESTClient().Get().AbsPath(path).SetHeader("Accept", "application/json")
 		for name, values := range query {

@@ -49,7 +49,7 @@ func (a *autoscalers) observeValues(ctx context.Context, in *autoscaling.Input) 
 
 // customMetrics reads custom.metrics.k8s.io for one sync of an autoscaler.
 type customMetrics struct {
-	get  func(ctx context.Context, path string, query url.Values) ([]byte, error)
+	get  APIReader
 	base string // path of the served version, once it is known
 }
 
@@ -139,8 +139,8 @@ func (a *autoscalers) objectMetric(ctx context.Context, custom *customMetrics, n
 	if kind != (schema.GroupKind{Kind: "Namespace"}) {
 		m, err := a.Autoscaling.Mapper.RESTMapping(kind)
 		if err != nil {
-			return 0, fmt.Errorf("unable to fetch metrics from custom metrics API: unable to map kind %s to resource: %w",
-				kind, err)
+			return 0, fmt.Errorf("unable to fetch metrics from custom metrics API: unable to map kind %s to resource: "+
+				"%w", kind, err)
 		}
 		path = "/namespaces/" + namespace + "/" + m.Resource.GroupResource().String() + "/" + of.Name + "/" +
 			source.Metric.Name
@@ -150,8 +150,8 @@ func (a *autoscalers) objectMetric(ctx context.Context, custom *customMetrics, n
 		return 0, err
 	}
 	if len(list) != 1 {
-		return 0, fmt.Errorf("unable to fetch metrics from custom metrics API: the custom metrics API server returned %d "+
-			"results when we asked for exactly one", len(list))
+		return 0, fmt.Errorf("unable to fetch metrics from custom metrics API: the custom metrics API server "+
+			"returned %d results when we asked for exactly one", len(list))
 	}
 	return list[0].Value.MilliValue(), nil
 }

@@ -117,7 +117,8 @@ func TestAutoscalerReadsValues(t *testing.T) {
 	wantRequests := []string{
 		customMetricsPath,
 		customMetricsPath + "/v1beta2/namespaces/ns/pods/*/rps?labelSelector=app%3Dweb&metricLabelSelector=verb%3Dget",
-		customMetricsPath + "/v1beta2/namespaces/ns/ingresses.networking.k8s.io/front/rps?metricLabelSelector=verb%3Dget",
+		customMetricsPath + "/v1beta2/namespaces/ns/ingresses.networking.k8s.io/front/rps?" +
+			"metricLabelSelector=verb%3Dget",
 		customMetricsPath + "/v1beta2/namespaces/ns/metrics/rps",
 		externalMetricsPath + "/namespaces/ns/rps?labelSelector=verb%3Dget",
 	}
@@ -167,7 +168,8 @@ func TestAutoscalerValueErrors(t *testing.T) {
 		"no external metrics API": {externalSource(identifier()), nil,
 			"unable to fetch metrics from external metrics API: no such metric"},
 		"no external values": {externalSource(identifier()), map[string]string{
-			externalMetricsPath + "/namespaces/ns/rps": `{"items": []}`}, "no metrics returned from external metrics API"},
+			externalMetricsPath + "/namespaces/ns/rps": `{"items": []}`},
+			"no metrics returned from external metrics API"},
 	} {
 		got, _ := (&metricsAPI{responses: row.responses}).observed(t, row.metric)
 		if got[0].Err == nil || !strings.HasPrefix(got[0].Err.Error(), row.want) {

@@ -123,7 +123,8 @@ func (k *validator) podCertificateStatus(r, old *certificatesv1.PodCertificateRe
 	switch {
 	case len(old.Status.Conditions) > 0:
 		if !unchanged {
-			k.Invalid(status, field.OmitValueType{}, "immutable after PodCertificateRequest is issued, denied, or failed")
+			k.Invalid(status, field.OmitValueType{},
+				"immutable after PodCertificateRequest is issued, denied, or failed")
 		}
 	case len(r.Status.Conditions) == 0:
 		if !unchanged {

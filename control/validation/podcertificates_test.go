@@ -72,13 +72,14 @@ func TestTrustAnchors(t *testing.T) {
 	}
 	block := strings.Replace(one, "-----\n", "-----\na: b\n\n", 1)
 	for name, row := range map[string]struct{ text, want string }{
-		"two certificates":  {"comment\n" + one + two, ""},
-		"a duplicate":       {one + two + one, "duplicate trust anchor (indices [0 2])"},
-		"headers":           {block, "entry 0 has PEM block headers"},
-		"no authority":      {one + newCertificate(t, newKey(t), nil), "entry 1 does not have the CA bit set"},
-		"another block":     {strings.ReplaceAll(one, "CERTIFICATE", "X"), "entry 0 has bad block type: X"},
-		"not a certificate": {"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "does not parse as X.509"},
-		"too long":          {strings.Repeat(" ", 1<<20+1), "Too long"},
+		"two certificates": {"comment\n" + one + two, ""},
+		"a duplicate":      {one + two + one, "duplicate trust anchor (indices [0 2])"},
+		"headers":          {block, "entry 0 has PEM block headers"},
+		"no authority":     {one + newCertificate(t, newKey(t), nil), "entry 1 does not have the CA bit set"},
+		"another block":    {strings.ReplaceAll(one, "CERTIFICATE", "X"), "entry 0 has bad block type: X"},
+		"not a certificate": {"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+			"does not parse as X.509"},
+		"too long": {strings.Repeat(" ", 1<<20+1), "Too long"},
 	} {
 		requireError(t, name, r.Validate(bundle(row.text)), row.want)
 		requireError(t, name+" in an update", r.ValidateUpdate(bundle(row.text), bundle(two)), row.want)
@@ -153,7 +154,8 @@ func TestPodCertificateStatus(t *testing.T) {
 	}
 	issued := ended("Issued")
 	issued.Status.CertificateChain = newCertificate(t, key, nil)
-	issued.Status.NotBefore, issued.Status.NotAfter = &metav1.Time{Time: start}, &metav1.Time{Time: start.Add(61 * time.Minute)}
+	issued.Status.NotBefore = &metav1.Time{Time: start}
+	issued.Status.NotAfter = &metav1.Time{Time: start.Add(61 * time.Minute)}
 	issued.Status.BeginRefreshAt = &metav1.Time{Time: start.Add(40 * time.Minute)}
 	changed := func(change func(*certificatesv1.PodCertificateRequest)) *certificatesv1.PodCertificateRequest {
 		out := issued.DeepCopy()
@@ -184,8 +186,9 @@ func TestPodCertificateStatus(t *testing.T) {
 			"non-condition status fields must be empty"},
 		"without a certificate": {changed(func(r request) { r.Status.CertificateChain = "" }), pending,
 			"must contain at least one certificate"},
-		"another key": {changed(func(r request) { r.Status.CertificateChain = newCertificate(t, newKey(t), nil) }), pending,
-			"not issued to the requested public key"},
+		"another key": {changed(func(r request) {
+			r.Status.CertificateChain = newCertificate(t, newKey(t), nil)
+		}), pending, "not issued to the requested public key"},
 		"a broken chain": {changed(func(r request) {
 			r.Status.CertificateChain += "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 		}), pending, "intermediate certificate does not parse"},
@@ -218,7 +221,8 @@ func TestMigrationStatus(t *testing.T) {
 	t.Parallel()
 	r, _ := tested.RulesFor(schema.GroupKind{Group: storagemigrationv1.GroupName, Kind: "StorageVersionMigration"})
 	migration := func(version string, conditions ...string) *storagemigrationv1.StorageVersionMigration {
-		out := &storagemigrationv1.StorageVersionMigration{ObjectMeta: metav1.ObjectMeta{Name: "m", ResourceVersion: "1"}}
+		out := &storagemigrationv1.StorageVersionMigration{}
+		out.Name, out.ObjectMeta.ResourceVersion = "m", "1"
 		out.Status.ResourceVersion = version
 		for _, kind := range conditions {
 			out.Status.Conditions = append(out.Status.Conditions, metav1.Condition{Type: kind,
@@ -233,9 +237,9 @@ func TestMigrationStatus(t *testing.T) {
 		"running":             {migration("7", "Running"), migration(""), ""},
 		"no number":           {migration("a"), migration(""), "status.resourceVersion: Invalid value"},
 		"another version":     {migration("8"), migration("7"), "field is immutable"},
-		"two ends":            {migration("7", "Succeeded", "Failed"), migration("7"), "cannot be true at the same time"},
+		"two ends":            {migration("7", "Succeeded", "Failed"), migration("7"), "cannot be true at the same"},
 		"failed and running":  {migration("7", "Failed", "Running"), migration("7"), "when failed condition is true"},
-		"no longer succeeded": {migration("7"), migration("7", "Succeeded"), "Success condition cannot be set to false"},
+		"no longer succeeded": {migration("7"), migration("7", "Succeeded"), "Success condition cannot be set"},
 	} {
 		requireError(t, name, r.ValidateStatus(row.now, row.old), row.want)
 	}

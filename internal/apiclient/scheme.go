@@ -84,7 +84,7 @@ var (
 		func() runtime.Object { return &addressesv1.NetworkPolicyAddresses{} },
 		func() runtime.Object { return &addressesv1.NetworkPolicyAddressesList{} },
 	}
-	ServiceAccounts = Resource{corev1.SchemeGroupVersion, "serviceaccounts", nil, nil} // for their tokens
+	ServiceAccounts = Resource{corev1.SchemeGroupVersion, "serviceaccounts", nil, nil} // for UID and tokens
 	Events          = Resource{
 		corev1.SchemeGroupVersion,
 		"events",
@@ -115,6 +115,12 @@ var (
 		func() runtime.Object { return &certsv1.ClusterTrustBundle{} },
 		func() runtime.Object { return &certsv1.ClusterTrustBundleList{} },
 	}
+	PodCertificateRequests = Resource{
+		certsv1.SchemeGroupVersion,
+		"podcertificaterequests",
+		func() runtime.Object { return &certsv1.PodCertificateRequest{} },
+		func() runtime.Object { return &certsv1.PodCertificateRequestList{} },
+	}
 	TokenReviews         = Resource{authnv1.SchemeGroupVersion, "tokenreviews", nil, nil}
 	SubjectAccessReviews = Resource{authzv1.SchemeGroupVersion, "subjectaccessreviews", nil, nil}
 )
@@ -134,6 +140,7 @@ func newScheme() *runtime.Scheme {
 		&corev1.SecretList{},
 		&corev1.Service{},
 		&corev1.ServiceList{},
+		&corev1.ServiceAccount{},
 		&corev1.Namespace{},
 		&corev1.NamespaceList{},
 		&corev1.Event{},
@@ -156,6 +163,8 @@ func newScheme() *runtime.Scheme {
 		&certsv1.CertificateSigningRequestList{},
 		&certsv1.ClusterTrustBundle{},
 		&certsv1.ClusterTrustBundleList{},
+		&certsv1.PodCertificateRequest{},
+		&certsv1.PodCertificateRequestList{},
 	)
 	s.AddKnownTypes(authnv1.SchemeGroupVersion, &authnv1.TokenRequest{}, &authnv1.TokenReview{})
 	s.AddKnownTypes(authzv1.SchemeGroupVersion, &authzv1.SubjectAccessReview{})

@@ -112,7 +112,8 @@ func TestPodCertificateRequests(t *testing.T) {
 	request := &certificatesv1.PodCertificateRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "r-"},
 		Spec: certificatesv1.PodCertificateRequestSpec{SignerName: "example.com/web", PodName: "p", PodUID: "1",
-			ServiceAccountName: "default", ServiceAccountUID: "2", NodeName: "n1", NodeUID: "3", StubPKCS10Request: stub},
+			ServiceAccountName: "default", ServiceAccountUID: "2", NodeName: "n1", NodeUID: "3",
+			StubPKCS10Request: stub},
 	}
 	bad := request.DeepCopy()
 	bad.Spec.StubPKCS10Request = stub[:10]

@@ -61,6 +61,7 @@ func TestPodLifecycle(t *testing.T) {
 	})
 	t.Run("gets ConfigMap updates", func(t *testing.T) { p.forSubtest(t).testConfigMapUpdate() })
 	t.Run("gets trusted certificates", func(t *testing.T) { p.forSubtest(t).testTrustBundles() })
+	t.Run("gets a certificate of its own", func(t *testing.T) { p.forSubtest(t).testPodCertificate() })
 	t.Run("is deleted with its grace period", func(t *testing.T) {
 		p := p.forSubtest(t)
 		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "sleep"), "GracePeriodSeconds: 1",
@@ -206,7 +207,8 @@ func (p *Pair) testTrustBundles() {
 		t.Fatalf("CA of the server: got %q, %v", server, err)
 	}
 	p.Apply(t, "apiVersion: certificates.k8s.io/v1\nkind: ClusterTrustBundle\nmetadata: {name: late}\nspec:\n"+
-		"  trustBundle: |\n    a comment\n    "+strings.ReplaceAll(strings.TrimSpace(string(server)), "\n", "\n    ")+"\n")
+		"  trustBundle: |\n    a comment\n    "+
+		strings.ReplaceAll(strings.TrimSpace(string(server)), "\n", "\n    ")+"\n")
 	p.waitUntil("the certificate of the new bundle", func() string {
 		text, err := os.ReadFile(filepath.Join(dir, "late.pem"))
 		if string(text) != string(server) {

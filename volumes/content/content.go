@@ -54,7 +54,7 @@ func Build(vol *corev1.Volume, in Inputs) (Files, error) {
 		err = b.downward(src.DownwardAPI.Items, defaults{mode: src.DownwardAPI.DefaultMode,
 			uid: src.DownwardAPI.DefaultUser})
 	case src.Projected != nil:
-		err = b.projected(src.Projected)
+		err = b.projected(vol.Name, src.Projected)
 	default:
 		err = invalid("volumes of this type have no content")
 	}

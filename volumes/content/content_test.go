@@ -24,7 +24,9 @@ func objects() plan.Objects {
 			Data:       map[string][]byte{"a": []byte("hush"), "pw": []byte("hush")},
 			StringData: map[string]string{"pw": "new"},
 		}},
-		{Kind: plan.ServiceAccountToken, Name: "3600/vault"}:       {Token: "hush"},
+		{Kind: plan.ServiceAccountToken, Name: "3600/vault"}: {Token: "hush"},
+		{Kind: plan.PodCertificates, Name: "v/1"}: {
+			PodCertificate: &plan.PodCertificate{Key: "k", Chain: "c"}},
 		{Kind: plan.ClusterTrustBundle, Name: "root"}:              {TrustBundle: "root"},
 		{Kind: plan.ClusterTrustBundle, Name: "example.com/a?x=y"}: {TrustBundle: "of a"},
 		{Kind: plan.ClusterTrustBundle, Name: "gone"}:              {Version: plan.Version{Missing: true}},
@@ -189,12 +191,21 @@ func TestBuild(t *testing.T) {
 				corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}),
 			err: "no service account token", kind: plan.NotFound,
 		},
-		"a pod certificate is refused by name": {
-			src: proj(cmProj("cfg"), corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{}}),
-			err: "projected.sources[1]: podCertificate is not supported", kind: plan.Unsupported,
+		"a pod certificate in one file and in two": {
+			src: proj(cmProj("cfg", item("a", "a")), corev1.VolumeProjection{
+				PodCertificate: &corev1.PodCertificateProjection{CredentialBundlePath: "both", KeyPath: "key",
+					CertificateChainPath: "chain", User: new(int64(8))}}),
+			want: Files{"a": text("1", 0o440), "both": {Data: []byte("kc"), Mode: 0o440, UID: new(int64(8))},
+				"key":   {Data: []byte("k"), Mode: 0o440, UID: new(int64(8))},
+				"chain": {Data: []byte("c"), Mode: 0o440, UID: new(int64(8))}},
+		},
+		"a pod certificate that no server gives is missed": {
+			src: proj(corev1.VolumeProjection{PodCertificate: &corev1.PodCertificateProjection{KeyPath: "key"}}),
+			err: "no pod certificate", kind: plan.NotFound,
 		},
 		"a cluster trust bundle by name and one of a signer": {
-			src:  proj(trustProj("root", "", nil, false), trustProj("", "example.com/a", map[string]string{"x": "y"}, false)),
+			src: proj(trustProj("root", "", nil, false),
+				trustProj("", "example.com/a", map[string]string{"x": "y"}, false)),
 			want: Files{"root.pem": text("root", 0o440), "example.com.pem": text("of a", 0o440)},
 		},
 		"a missing cluster trust bundle is named": {src: proj(trustProj("gone", "", nil, false)),

@@ -2,7 +2,6 @@ package content
 
 import (
 	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -11,7 +10,7 @@ import (
 )
 
 // projected adds the files of all sources in order.
-func (b *builder) projected(src *corev1.ProjectedVolumeSource) error {
+func (b *builder) projected(volume string, src *corev1.ProjectedVolumeSource) error {
 	for i := range src.Sources {
 		s := &src.Sources[i]
 		d := defaults{mode: src.DefaultMode, uid: src.DefaultUser}
@@ -41,10 +40,12 @@ func (b *builder) projected(src *corev1.ProjectedVolumeSource) error {
 			err = b.token(s.ServiceAccountToken, d)
 		case s.ClusterTrustBundle != nil:
 			err = b.trustBundle(s.ClusterTrustBundle, d)
+		case s.PodCertificate != nil:
+			err = b.podCertificate(podspec.PodCertificateName(volume, i), s.PodCertificate, d)
 		case s.DownwardAPI != nil:
 			err = b.downward(s.DownwardAPI.Items, d)
 		default:
-			err = unsupported(i, s)
+			err = invalid("projected.sources[%d]: unknown source", i)
 		}
 		if err != nil {
 			return err
@@ -83,14 +84,28 @@ func (b *builder) trustBundle(src *corev1.ClusterTrustBundleProjection, d defaul
 	return b.add(src.Path, d.file([]byte(obj.TrustBundle), nil, src.User), true)
 }
 
-// unsupported returns the error for a source that requires a server or a signer.
-func unsupported(i int, s *corev1.VolumeProjection) error {
-	source := "unknown source"
-	if s.PodCertificate != nil {
-		source = "podCertificate"
+// podCertificate adds the key and the certificate chain of a source, in one file, in two, or both.
+func (b *builder) podCertificate(name string, src *corev1.PodCertificateProjection, d defaults) error {
+	obj := b.in.Objects[plan.Ref{Kind: plan.PodCertificates, Name: name}]
+	switch {
+	case obj.Pending:
+		return &plan.Error{Err: errors.New("pod certificate not issued yet")}
+	case obj.Err != "":
+		return &plan.Error{Err: errors.New(obj.Err)}
+	case obj.PodCertificate == nil:
+		return notFound("no pod certificate: the pod was not assigned by an API server")
 	}
-	return &plan.Error{
-		Kind: plan.Unsupported,
-		Err:  fmt.Errorf("projected.sources[%d]: %s is not supported on this node", i, source),
+	for _, f := range []struct{ path, text string }{
+		{src.CredentialBundlePath, obj.PodCertificate.Key + obj.PodCertificate.Chain},
+		{src.KeyPath, obj.PodCertificate.Key},
+		{src.CertificateChainPath, obj.PodCertificate.Chain},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if err := b.add(f.path, d.file([]byte(f.text), nil, src.User), true); err != nil {
+			return err
+		}
 	}
+	return nil
 }

@@ -123,7 +123,8 @@ func (d *Decision) fromTotal(target autoscalingv2.MetricTarget, total int64) (
 		average := int64(math.Ceil(float64(total) / float64(max(pods, 1))))
 		return autoscalingv2.MetricValueStatus{AverageValue: milli(average)}, replicas, nil
 	case target.Value == nil:
-		return current, 0, errors.New("invalid metric source: neither a value target nor an average value target was set")
+		return current, 0, errors.New("invalid metric source: neither a value target nor an average value target was" +
+			" set")
 	}
 	ratio := float64(total) / float64(target.Value.MilliValue())
 	current.Value = milli(total)

@@ -26,7 +26,7 @@ type object struct {
 	value    plan.Object
 	lastErr  string // last error
 	stop     context.CancelFunc
-	token    token // of a service account token
+	token    token // of a service account token or a pod certificate
 }
 
 // setReferences sets the objects that a pod uses. known are its objects of the previous run.
@@ -39,7 +39,7 @@ func (s *Source) setReferences(h *trackedPod, keys []source.ObjectKey, known pla
 			u = &object{since: s.opt.Now()}
 			s.objects[key] = u
 			name := key.Name
-			if key.Kind == plan.ServiceAccountToken {
+			if key.Kind == plan.ServiceAccountToken || key.Kind == plan.PodCertificates {
 				_, name, _ = strings.Cut(key.Name, "/")
 			}
 			if o, ok := known[plan.Ref{Kind: key.Kind, Name: name}]; ok && !o.Missing && !o.Pending && o.Err == "" {
@@ -78,6 +78,8 @@ func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 		s.class(key, u)
 	case plan.ClusterTrustBundle:
 		s.watchTrustBundles(ctx, key, u)
+	case plan.PodCertificates:
+		s.startPodCertificate(ctx, key, u, pod)
 	}
 }
 
@@ -149,6 +151,8 @@ func (u *object) errorMessage(key source.ObjectKey) string {
 		return fmt.Sprintf("%s %q: %s", strings.ToLower(string(key.Kind)), key.Namespace+"/"+key.Name, why)
 	case plan.ServiceAccountToken:
 		return "failed to fetch token: " + why
+	case plan.PodCertificates:
+		return "pod certificate: " + why
 	case plan.ClusterTrustBundle:
 		return fmt.Sprintf("clustertrustbundle %q: %s", key.Name, why)
 	default:

@@ -223,8 +223,9 @@ func answering(t *testing.T, objects ...runtime.Object) *apiclient.Client {
 func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 	of := map[string]runtime.Object{"pods": &corev1.Pod{}, "services": &corev1.Service{},
 		"endpointslices": &discoveryv1.EndpointSlice{}, "networkpolicies": &networkingv1.NetworkPolicy{},
-		"clustertrustbundles": &certsv1.ClusterTrustBundle{},
-		"namespaces":          &corev1.Namespace{}, "runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
+		"clustertrustbundles":    &certsv1.ClusterTrustBundle{},
+		"podcertificaterequests": &certsv1.PodCertificateRequest{},
+		"namespaces":             &corev1.Namespace{}, "runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
 	if of == nil {
 		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r}, nil
 	}

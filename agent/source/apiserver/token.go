@@ -16,7 +16,7 @@ import (
 	"berth/internal/apiclient"
 )
 
-// token is a service account token with its renewal time.
+// token is a service account token or a pod certificate with its renewal time.
 type token struct {
 	pending  bool
 	due      time.Time // zero: never
