@@ -122,6 +122,13 @@ func TestRecordsSurviveReopen(t *testing.T) {
 	s.Put("b", record("b"))
 	bare := Record{Pod: record("c").Pod}
 	s.Put("c", bare)
+	issued := record("e")
+	issued.Objects = plan.Objects{
+		{Kind: plan.ClusterTrustBundle, Name: "b"}: {Version: plan.Version{Version: "v1"}, TrustBundle: "pem"},
+		{Kind: plan.PodCertificates, Name: "v/0"}: {Version: plan.Version{Version: "v2"},
+			PodCertificate: &plan.PodCertificate{Key: "key", Chain: "chain"}},
+	}
+	s.Put("e", issued)
 	s.Put("d", record("d"))
 	s.Delete("d")
 	s.Delete("unknown")
@@ -129,7 +136,7 @@ func TestRecordsSurviveReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := load(t, open(t, o))
-	want := map[types.UID]Record{"a": record("a"), "b": record("b"), "c": bare}
+	want := map[types.UID]Record{"a": record("a"), "b": record("b"), "c": bare, "e": issued}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

@@ -112,8 +112,9 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// world is a target whose load is shared by its pods.
+// world is a target whose load is shared by its pods. The load is the CPU usage of the pods or an External metric.
 type world struct {
+	external bool
 	t        *testing.T
 	rng      *rand.Rand
 	now      time.Time
@@ -145,7 +146,14 @@ func (w *world) sync() {
 		w.in.Usage[i].At = w.now
 	}
 	failing := w.rng.IntN(6) == 0 && w.replicas > 0
-	if failing && w.rng.IntN(2) == 0 {
+	if w.external {
+		w.in.Autoscaler = w.in.Autoscaler.DeepCopy()
+		w.in.Autoscaler.Spec.Metrics = []autoscalingv2.MetricSpec{externalMetricOf(averageTarget("50"))}
+		w.in.Usage, w.in.Values = nil, []Values{{Total: w.load * 1000}}
+	}
+	if failing && w.external {
+		w.in.Values = []Values{{Err: errors.New("injected failure")}}
+	} else if failing && w.rng.IntN(2) == 0 {
 		w.in.Usage = w.in.Usage[:w.rng.IntN(int(w.replicas))]
 	} else if failing {
 		w.in.UsageError = errors.New("injected failure")
@@ -174,7 +182,8 @@ func (w *world) check(d Decision) {
 		w.t.Errorf("A1: %d replicas, want %d to %d", d.Replicas, least, most)
 	}
 	w.changes = append(w.changes, change{w.now, d.Replicas - w.replicas, limit})
-	if w.in.UsageError != nil && !limit && d.Replicas < w.replicas {
+	failed := w.in.UsageError != nil || w.external && w.in.Values[0].Err != nil
+	if failed && !limit && d.Replicas < w.replicas {
 		w.t.Errorf("A3: scaled down to %d although a metric failed", d.Replicas)
 	}
 	b := w.in.Autoscaler.Spec.Behavior
@@ -234,6 +243,7 @@ func TestModelWorld(t *testing.T) {
 	wt.RunSeeds(t, 20, func(t *testing.T, rng *rand.Rand) {
 		t.Helper()
 		w := &world{t: t, rng: rng, now: now, replicas: 1 + rng.Int32N(5), load: rng.Int64N(1000)}
+		w.external = rng.IntN(2) == 0
 		w.in = newInput(utilization(50))
 		w.in.Autoscaler.Spec.Behavior = behavior(rng.Int32N(2)*60, rng.Int32N(3)*60, 1+rng.Int32N(4))
 		for range 100 {
