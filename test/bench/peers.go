@@ -23,11 +23,12 @@ type controlPlane struct {
 	dir   string      // of their logs
 }
 
-// excludedControllers are the controllers of kube-controller-manager for which berth-control has no API kinds, and
-// those that berth-control keeps.
+// excludedControllers are the controllers of kube-controller-manager for kinds that berth-control stores only, and those
+// that berth-control keeps.
 const excludedControllers = "-certificatesigningrequest-approving-controller," +
 	"-certificatesigningrequest-signing-controller,-podcertificaterequest-cleaner-controller," +
-	"-service-cidr-controller,-storage-version-migrator-controller"
+	"-service-cidr-controller,-storage-version-migrator-controller," +
+	"-kube-apiserver-serving-clustertrustbundle-publisher-controller"
 
 // newControlPlane starts berth-control with further flags.
 func newControlPlane(ctx context.Context, flags ...string) (*controlPlane, error) {

@@ -10,12 +10,12 @@ import (
 	"berth/test/hosts"
 )
 
-// excludedControllers are the controllers of API kinds that berth-control does not have, and those that
-// berth-control keeps.
+// excludedControllers are the controllers of API kinds that berth-control stores only, and those that berth-control
+// keeps.
 const excludedControllers = "-certificatesigningrequest-approving-controller," +
 	"-certificatesigningrequest-signing-controller," +
 	"-podcertificaterequest-cleaner-controller,-service-cidr-controller," +
-	"-storage-version-migrator-controller"
+	"-storage-version-migrator-controller,-kube-apiserver-serving-clustertrustbundle-publisher-controller"
 
 // startMixed starts berth-control with the scheduler and controller manager of Kubernetes instead of its own.
 // berth-control keeps the CSR approving and signing controllers: those of Kubernetes do not approve serving
