@@ -156,6 +156,10 @@ func TestPodCertificateRequests(t *testing.T) {
 				metav1.UpdateOptions{})
 			return err
 		}(),
+		"service account of no pod": func() error {
+			_, err := node.CoreV1().ServiceAccounts(s.Namespace).Get(t.Context(), "default", metav1.GetOptions{})
+			return err
+		}(),
 		"request for a missing pod": func() error {
 			_, err := node.CertificatesV1().PodCertificateRequests(s.Namespace).Create(t.Context(), request,
 				metav1.CreateOptions{})
