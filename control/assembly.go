@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
+	"berth/control/aggregation"
 	"berth/control/customresources"
 	"berth/control/pki"
 	"berth/control/policyaddresses"
@@ -32,6 +33,8 @@ type Assembly struct {
 	kubeletClient *kubeletClient
 	// podTransport reaches pods, also those of webhooks, from any host.
 	podTransport *http.Transport
+	// frontProxy authenticates this server to extension API servers.
+	frontProxy *frontProxy
 	// EtcdClient is the etcd client that all stores share.
 	EtcdClient *clientv3.Client
 	// AdvertisedEndpoint is where pods and other servers reach this server. It is not valid if the
@@ -50,6 +53,7 @@ type Assembly struct {
 
 	access          access
 	customResources *customresources.Server
+	aggregation     *aggregation.Server
 	policyAddresses *policyaddresses.Publisher // nil: its controller is disabled
 }
 

@@ -49,6 +49,7 @@ func (s *Server) renewCertificates(ctx context.Context) {
 		wait := min(
 			max(time.Until(s.serving.RenewAt()), minRenewalCheckInterval),
 			max(time.Until(s.kubeletClient.certificate.RenewAt()), minRenewalCheckInterval),
+			max(time.Until(s.frontProxy.certificate.RenewAt()), minRenewalCheckInterval),
 			maxRenewalCheckInterval,
 			max(s.OwnCertificateDuration/10, minRenewalCheckInterval),
 		)
@@ -59,7 +60,7 @@ func (s *Server) renewCertificates(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		for _, c := range []*pki.Certificate{s.serving, s.kubeletClient.certificate} {
+		for _, c := range []*pki.Certificate{s.serving, s.kubeletClient.certificate, s.frontProxy.certificate} {
 			renewed, err := c.Renew()
 			if err != nil {
 				s.Log.Error("certificate renewal failed", "certificate", c.Name(), "err", err)

@@ -143,10 +143,7 @@ func (s *Server) installCustomResources(config *genericapiserver.Config) (err er
 		Generic: config, Definitions: definitionOptions{s.storageFactory}, Objects: objects,
 		Metadata: customMetadata{s.storageFactory}, Services: s.serviceResolver(),
 		WebhookAuthentication: s.webhookAuthentication(),
-		BuiltIn: func(group string) bool {
-			return group == apiextensionsv1.GroupName || s.Scheme.IsGroupRegistered(group)
-		},
-		Admission: config.AdmissionControl, Log: s.Log,
+		BuiltIn:               s.isBuiltIn, Admission: config.AdmissionControl, Log: s.Log,
 	})
 	return err
 }

@@ -10,12 +10,13 @@
 //	handlers.go         the HTTP handler chain: storage quota, body timeouts
 //	requestlimits.go    priority and fairness: limits, list widths, default objects
 //	customresources.go  storage of CustomResourceDefinitions and of custom resources
+//	aggregatedapis.go   storage of APIServices, documents and authentication of extension API servers
 //	run.go              controllers, their restart, and leader election
 //	backup.go           backup of a server to one archive, and restore
 //	wire_*.go           one area each: only these files import the packages of the area
 //
 // Goroutines: those of the API server library, one per Controller, one that renews certificates,
 // one for the objects of priority and fairness, one per embedded store. Run waits for all of them, but
-// for those of the library's custom resource controllers and policy plugins, which end when the server
-// stops.
+// for those of the library's custom resource and APIService controllers and policy plugins, which end
+// when the server stops.
 package control

@@ -20,7 +20,7 @@ import (
 // handlers returns the library's handler chain with the handlers of this package.
 func (s *Server) handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
 	return withBodyReadTimeout(s.access.attempts.Handler(
-		genericapiserver.DefaultBuildHandlerChain(withoutProxyBodyTimeout(s.withStorageQuota(api)), c),
+		genericapiserver.DefaultBuildHandlerChain(s.withoutProxyBodyTimeout(s.withAggregation(s.withStorageQuota(api))), c),
 	))
 }
 
@@ -122,12 +122,19 @@ func withBodyReadTimeout(next http.Handler) http.Handler {
 	})
 }
 
+// withAggregation forwards the requests of extension API servers. The chain is built before the aggregation.
+func (s *Server) withAggregation(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.aggregation.Serve(w, r, next)
+	})
+}
+
 // withoutProxyBodyTimeout removes the read deadline from authorized requests that are proxied to a
-// pod, a Service or a node.
-func withoutProxyBodyTimeout(next http.Handler) http.Handler {
+// pod, a Service, a node or an extension API server.
+func (s *Server) withoutProxyBodyTimeout(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, bound := r.Context().Value(bodyControllerKey{}).(*http.ResponseController)
-		if info, ok := apirequest.RequestInfoFrom(r.Context()); bound && ok && info.Subresource == "proxy" {
+		if info, ok := apirequest.RequestInfoFrom(r.Context()); bound && ok && (info.Subresource == "proxy" || s.aggregation.Forwards(r)) {
 			_ = c.SetReadDeadline(time.Time{}) // cannot fail: it was set before
 		}
 		next.ServeHTTP(w, r)

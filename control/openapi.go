@@ -184,7 +184,8 @@ func (e *expiring[T]) get() T {
 	return e.value
 }
 
-// customDocuments builds the documents of the kinds that CustomResourceDefinitions define.
+// customDocuments builds the documents of the kinds that CustomResourceDefinitions define or extension API
+// servers serve.
 type customDocuments interface {
 	// Documents returns a hash for each document.
 	Documents() map[schema.GroupVersion]string
@@ -255,10 +256,8 @@ func (m *mergedDocuments) serveIndex(w http.ResponseWriter, r *http.Request, has
 		return
 	}
 	for gv, hash := range hashes {
-		if _, exists := index.Paths[documentName(gv)]; !exists {
-			index.Paths[documentName(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{
-				ServerRelativeURL: documentURL(gv, hash)}
-		}
+		index.Paths[documentName(gv)] = handler3.OpenAPIV3DiscoveryGroupVersion{
+			ServerRelativeURL: documentURL(gv, hash)}
 	}
 	text, err := json.Marshal(index)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/openapi"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"berth/control/scheme"
 )
@@ -25,10 +26,11 @@ func (c openAPIClient) Paths() (map[string]openapi.GroupVersion, error) {
 	add := func(gv schema.GroupVersion, hash string) {
 		out[documentName(gv)] = openAPIDocument{c.a.Client, documentName(gv), hash}
 	}
-	for gv, hash := range c.a.customResources.Documents() {
+	for gv, hash := range (addedDocuments{c.a}).Documents() {
 		add(gv, hash)
 	}
-	for _, gv := range append(scheme.GroupVersions(), apiextensionsv1.SchemeGroupVersion) {
+	for _, gv := range append(scheme.GroupVersions(), apiextensionsv1.SchemeGroupVersion,
+		apiregistrationv1.SchemeGroupVersion) {
 		add(gv, "")
 	}
 	return out, nil

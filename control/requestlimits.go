@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"berth/control/fairness"
 )
@@ -67,7 +68,9 @@ func (s *Server) countedResources() []fairness.Resource {
 		return fairness.StoredStats(s.EtcdClient, path.Join(keyPrefix, prefix)+"/")
 	}
 	definitions := schema.GroupResource{Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions"}
-	out := []fairness.Resource{{GroupResource: definitions, Stats: stored(groupedPrefix(definitions))}}
+	services := schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
+	out := []fairness.Resource{{GroupResource: definitions, Stats: stored(groupedPrefix(definitions))},
+		{GroupResource: services, Stats: stored(groupedPrefix(services))}}
 	for _, kind := range s.Kinds {
 		stats := stored(cmp.Or(kind.Prefix, kind.Resource))
 		if kind.Cached {

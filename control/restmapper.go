@@ -6,6 +6,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"berth/control/registry"
 	"berth/control/scheme"
@@ -13,20 +14,22 @@ import (
 
 // restMapper maps the kinds that are served now. It needs no discovery and is never outdated.
 type restMapper struct {
-	builtIn func() meta.RESTMapper
-	custom  func() meta.RESTMapper
+	builtIn    func() meta.RESTMapper
+	custom     func() meta.RESTMapper
+	aggregated func() meta.RESTMapper
 }
 
 var _ meta.RESTMapper = restMapper{}
 
 func (a *Assembly) restMapper() meta.RESTMapper {
 	return restMapper{
-		builtIn: sync.OnceValue(func() meta.RESTMapper { return builtInMapper(a.Kinds) }),
-		custom:  func() meta.RESTMapper { return a.customResources.RESTMapper() },
+		builtIn:    sync.OnceValue(func() meta.RESTMapper { return builtInMapper(a.Kinds) }),
+		custom:     func() meta.RESTMapper { return a.customResources.RESTMapper() },
+		aggregated: func() meta.RESTMapper { return a.aggregation.RESTMapper() },
 	}
 }
 
-// builtInMapper returns a mapper of the kinds of the table and of CustomResourceDefinitions.
+// builtInMapper returns a mapper of the kinds of the table, of CustomResourceDefinitions and of APIServices.
 func builtInMapper(kinds []*registry.Kind) meta.RESTMapper {
 	out := meta.NewDefaultRESTMapper(scheme.GroupVersions())
 	for _, k := range kinds {
@@ -42,10 +45,15 @@ func builtInMapper(kinds []*registry.Kind) meta.RESTMapper {
 	out.AddSpecific(definitions.WithKind("CustomResourceDefinition"),
 		definitions.WithResource("customresourcedefinitions"), definitions.WithResource("customresourcedefinition"),
 		meta.RESTScopeRoot)
+	services := apiregistrationv1.SchemeGroupVersion
+	out.AddSpecific(services.WithKind("APIService"), services.WithResource("apiservices"),
+		services.WithResource("apiservice"), meta.RESTScopeRoot)
 	return out
 }
 
-func (m restMapper) all() meta.RESTMapper { return meta.MultiRESTMapper{m.builtIn(), m.custom()} }
+func (m restMapper) all() meta.RESTMapper {
+	return meta.MultiRESTMapper{m.builtIn(), m.custom(), m.aggregated()}
+}
 
 // KindFor returns the kind of a resource.
 func (m restMapper) KindFor(of schema.GroupVersionResource) (schema.GroupVersionKind, error) {

@@ -13,7 +13,11 @@ import (
 func TestRESTMapperOfBuiltInAndCustomKinds(t *testing.T) {
 	t.Parallel()
 	builtIn, custom := builtInMapper(registry.All()), meta.NewDefaultRESTMapper(nil)
-	m := restMapper{func() meta.RESTMapper { return builtIn }, func() meta.RESTMapper { return custom }}
+	aggregated := meta.NewDefaultRESTMapper(nil)
+	flunder := schema.GroupVersionKind{Group: "wardle.example.com", Version: "v1", Kind: "Flunder"}
+	aggregated.Add(flunder, meta.RESTScopeNamespace)
+	m := restMapper{func() meta.RESTMapper { return builtIn }, func() meta.RESTMapper { return custom },
+		func() meta.RESTMapper { return aggregated }}
 	gadget := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gadget"}
 	if _, err := m.RESTMapping(gadget.GroupKind(), "v1"); !meta.IsNoMatchError(err) {
 		t.Errorf("undefined kind: got error %v, want no match", err)
@@ -25,6 +29,7 @@ func TestRESTMapperOfBuiltInAndCustomKinds(t *testing.T) {
 		scope    meta.RESTScopeName
 	}{
 		{gadget, "gadgets", meta.RESTScopeNameNamespace},
+		{flunder, "flunders", meta.RESTScopeNameNamespace},
 		{schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "configmaps", meta.RESTScopeNameNamespace},
 		{schema.GroupVersionKind{Version: "v1", Kind: "Node"}, "nodes", meta.RESTScopeNameRoot},
 		{schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "HorizontalPodAutoscaler"},

@@ -103,6 +103,9 @@ func (s *Server) openCertificates() (err error) {
 	if s.kubeletClient, err = newKubeletClient(s.Authority, s.NodeServingAuthority); err != nil {
 		return err
 	}
+	if s.frontProxy, err = newFrontProxy(s.Authority); err != nil {
+		return err
+	}
 	if s.Loopback, err = s.loopback(); err != nil {
 		return err
 	}
@@ -188,7 +191,10 @@ func (s *Server) build() error {
 	if err := s.installCustomResources(config); err != nil {
 		return err
 	}
-	serveOpenAPI(s.generic, config, s.customResources, s.Config.OpenAPITTL)
+	if err := s.installAggregation(all); err != nil {
+		return err
+	}
+	serveOpenAPI(s.generic, config, addedDocuments{s.Assembly}, s.Config.OpenAPITTL)
 	return s.addPolicy()
 }
 
@@ -249,6 +255,7 @@ func (s *Server) Run(ctx context.Context) error {
 	err := s.generic.PrepareRun().RunWithContext(serving)
 	stop(err)
 	waitControllers()
+	s.aggregation.Wait()
 	wg.Wait()
 	s.Informers.Shutdown()
 	s.podTransport.CloseIdleConnections()

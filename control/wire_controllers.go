@@ -89,6 +89,7 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		LoadBalancerPool:       a.LoadBalancerPool,
 		APIServerPort:          a.apiServerPort(),
 		CustomResources:        a.customResources,
+		AggregatedKinds:        a.aggregation,
 		PolicyTypes:            a.policyTypes(), Autoscaling: autoscalingOf(as),
 	})
 }
@@ -131,6 +132,7 @@ func (a *Assembly) controllers() []Controller {
 		{Name: SystemNamespaces, Run: a.runSystemNamespaces},
 		{Name: "clusterrole-aggregation-controller", Run: a.aggregateRoles},
 		{Name: "bootstrap-token-controller", Run: a.runTokenCleaner},
+		{Name: "cluster-authentication-trust-controller", Run: a.runAuthenticationPublisher},
 		{Name: "kubernetes-service-controller", Run: a.runKubernetesService},
 		{Name: policyAddresses, Run: a.runPolicyAddresses},
 		{Name: "dns-service-controller", LeaderElected: true, Run: a.runDNSService},

@@ -53,6 +53,8 @@ type Config struct {
 
 	// CustomResources are the kinds of CustomResourceDefinitions. If nil, there are none.
 	CustomResources CustomResources
+	// AggregatedKinds are the kinds of extension API servers. If nil, there are none.
+	AggregatedKinds AggregatedKinds
 
 	// PolicyTypes checks the types in the expressions of ValidatingAdmissionPolicies. If nil, they are not checked.
 	PolicyTypes PolicyTypeChecker

@@ -44,6 +44,8 @@ type garbageCollector struct {
 
 	mu    sync.Mutex
 	kinds map[schema.GroupKind]gcResource
+	// aggregated has the groups of extension API servers among kinds.
+	aggregated map[string]bool
 
 	// absent has owners that the API server did not know, as ownerKey. An object with that UID never appears again.
 	absent *lru.Cache
@@ -62,7 +64,8 @@ type gcResource struct {
 }
 
 func newGarbageCollectorController(c Config) ([]*controller, error) {
-	g := &garbageCollector{Config: c, kinds: map[schema.GroupKind]gcResource{}, absent: lru.New(absentOwners),
+	g := &garbageCollector{Config: c, kinds: map[schema.GroupKind]gcResource{}, aggregated: map[string]bool{},
+		absent:      lru.New(absentOwners),
 		orphanSlots: make(chan struct{}, maxOrphanPatches)}
 	ctrl := c.newController(g.sync)
 	ctrl.workers = gcWorkers
@@ -76,7 +79,12 @@ func newGarbageCollectorController(c Config) ([]*controller, error) {
 		if err := g.watchAll(ctx, factory, ctrl); err != nil {
 			return err
 		}
-		unfollow = c.followCustomResources(ctx, g.addCustomResource, g.removeCustomResource)
+		unfollowCustom := c.followCustomResources(ctx, g.addCustomResource, g.removeCustomResource)
+		unfollowAggregated := g.followAggregatedKinds(ctx)
+		unfollow = func() {
+			unfollowAggregated()
+			unfollowCustom()
+		}
 		return nil
 	}
 	ctrl.background = func(ctx context.Context) {
@@ -223,7 +231,7 @@ func (g *garbageCollector) ownerExists(ctx context.Context, o graphObject, ref m
 		return false, nil
 	}
 	owner, err := g.client(graphObject{resource: of, namespace: o.namespace}).Get(ctx, ref.Name, metav1.GetOptions{})
-	if ignoreNotFound(err) != nil {
+	if ignoreNotFound(err) != nil || g.notServed(gv.Group, err) {
 		return false, fmt.Errorf("get owner %s %s of %s: %w", ref.Kind, ref.Name, o, err)
 	}
 	exists := err == nil && owner.UID == ref.UID

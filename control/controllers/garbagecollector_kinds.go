@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -16,7 +18,7 @@ import (
 func (g *garbageCollector) watchAll(ctx context.Context, factory metadatainformer.SharedInformerFactory,
 	ctrl *controller) error {
 	lists, err := g.Client.Discovery().ServerPreferredResources()
-	if err != nil {
+	if err != nil && !onlyAggregated(err) {
 		return fmt.Errorf("discover resources: %w", err)
 	}
 	for _, list := range lists {
@@ -47,14 +49,37 @@ func (g *garbageCollector) watchAll(ctx context.Context, factory metadatainforme
 			return fmt.Errorf("watch %s: %w", res.Resource, err)
 		}
 	}
+	if g.AggregatedKinds != nil {
+		res := gcResource{schema.GroupVersionResource{Group: apiregistrationGroup, Version: "v1",
+			Resource: "apiservices"}, false}
+		g.setKind(schema.GroupKind{Group: apiregistrationGroup, Kind: "APIService"}, res)
+		if err := ctrl.addEventHandler(g.AggregatedKinds.APIServices(), g.graph.eventHandler(res)); err != nil {
+			return fmt.Errorf("watch %s: %w", res.Resource, err)
+		}
+	}
 	factory.Start(ctx.Done())
 	g.StartInformers()
 	return nil
 }
 
-const apiextensionsGroup = "apiextensions.k8s.io"
+// onlyAggregated reports whether discovery failed only for groups of extension API servers. These must not keep the
+// garbage collector from its work on all others.
+func onlyAggregated(err error) bool {
+	failed, ok := discovery.GroupDiscoveryFailedErrorGroups(err)
+	for gv := range failed {
+		if clientscheme.Scheme.IsVersionRegistered(gv) {
+			return false
+		}
+	}
+	return ok
+}
 
-// builtIn reports whether a kind is watched through the API. CustomResources has the others.
+const (
+	apiextensionsGroup   = "apiextensions.k8s.io"
+	apiregistrationGroup = "apiregistration.k8s.io"
+)
+
+// builtIn reports whether a kind is watched through the API. CustomResources and AggregatedKinds have the others.
 func (g *garbageCollector) builtIn(kind schema.GroupVersionKind) bool {
 	return g.CustomResources == nil || clientscheme.Scheme.Recognizes(kind)
 }
@@ -88,6 +113,37 @@ func (g *garbageCollector) addCustomResource(r metav1.APIResource) cache.Resourc
 // API server is asked for an owner and answers that there is none.
 func (g *garbageCollector) removeCustomResource(r metav1.APIResource) {
 	g.graph.removeResource(schema.GroupResource{Group: r.Group, Resource: r.Name})
+}
+
+// followAggregatedKinds adds the kinds of extension API servers, now and later, until stop is called.
+func (g *garbageCollector) followAggregatedKinds(ctx context.Context) (stop func()) {
+	if g.AggregatedKinds == nil {
+		return func() {}
+	}
+	return followKinds(ctx, g.AggregatedKinds, func(r metav1.APIResource) cache.ResourceEventHandler {
+		g.mu.Lock()
+		g.aggregated[r.Group] = true
+		g.mu.Unlock()
+		return g.addCustomResource(r)
+	}, g.removeAggregatedKind)
+}
+
+// removeAggregatedKind forgets a kind that is no longer served. Its objects exist as before, so their dependents stay:
+// an owner of an unknown kind counts as existing.
+func (g *garbageCollector) removeAggregatedKind(r metav1.APIResource) {
+	g.mu.Lock()
+	delete(g.kinds, schema.GroupKind{Group: r.Group, Kind: r.Kind})
+	g.mu.Unlock()
+	g.graph.removeResource(schema.GroupResource{Group: r.Group, Resource: r.Name})
+}
+
+// notServed reports whether an error means that the kind of an extension API server is not served. It does not mean
+// that the object does not exist.
+func (g *garbageCollector) notServed(group string, err error) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.aggregated[group] && apierrors.IsNotFound(err) &&
+		apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // sharedInformers are the resources of which other components of the server watch complete objects. The garbage

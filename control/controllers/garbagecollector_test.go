@@ -131,6 +131,54 @@ func TestGarbageCollectorRemembersAbsentOwners(t *testing.T) {
 	}
 }
 
+// TestGarbageCollectorKeepsDependentsOfRemovedAPIs: neither the removal of an API nor a response that it is not served
+// means that its objects are gone. A response of its server that there is no such object does.
+func TestGarbageCollectorKeepsDependentsOfRemovedAPIs(t *testing.T) {
+	t.Parallel()
+	configs := gcResource{corev1.SchemeGroupVersion.WithResource("configmaps"), true}
+	objects := []*metav1.PartialObjectMetadata{{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "here", Name: "a", UID: "a", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "wardle.example.com/v1", Kind: "Flunder", Name: "owner", UID: "owner"}}},
+	}}
+	g, _ := newTestCollector(t, objects, map[string]gcResource{"ConfigMap": configs})
+	g.aggregated["wardle.example.com"] = true
+	flunders := metav1.APIResource{Group: "wardle.example.com", Version: "v1", Name: "flunders", Kind: "Flunder",
+		Namespaced: true}
+	handler := g.addCustomResource(flunders)
+	handler.OnAdd(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "here", Name: "owner",
+		UID: "owner"}}, false)
+	client, ok := g.Metadata.(*metadatafake.FakeMetadataClient)
+	if !ok {
+		t.Fatalf("got a %T", g.Metadata)
+	}
+	resource := schema.GroupResource{Group: flunders.Group, Resource: flunders.Name}
+	response := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "owner", "404 page not found", 0,
+		true)
+	client.PrependReactor("get", "flunders", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, response
+	})
+	collected := func() (deleted bool, err error) {
+		_, err = g.sync(t.Context(), collectPrefix+"a")
+		_, known := g.graph.get("a")
+		return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool {
+			return a.GetVerb() == "delete"
+		}) || !known, err
+	}
+	g.removeAggregatedKind(flunders)
+	if deleted, err := collected(); deleted || err != nil {
+		t.Errorf("after the removal of the API: deleted %t, error %v", deleted, err)
+	}
+	g.addCustomResource(flunders)
+	if deleted, err := collected(); deleted || err == nil {
+		t.Errorf("API not served: deleted %t, error %v, want an error", deleted, err)
+	}
+	response = apierrors.NewNotFound(resource, "owner")
+	if deleted, err := collected(); !deleted || err != nil {
+		t.Errorf("owner deleted: deleted %t, error %v", deleted, err)
+	}
+}
+
 // TestGarbageCollectorDeletesObservedVersion: a dependent without an owner is deleted without being read, unless it has
 // changed since it was observed or a finalizer says what becomes of its own dependents.
 func TestGarbageCollectorDeletesObservedVersion(t *testing.T) {
@@ -385,7 +433,7 @@ func newTestCollector(t *testing.T, objects []*metav1.PartialObjectMetadata,
 	g := &garbageCollector{
 		Config: Config{Metadata: client, Log: slog.New(slog.DiscardHandler)}, kinds: map[schema.GroupKind]gcResource{},
 		graph: newDependencyGraph(func(key string) { queued = append(queued, key) }), absent: lru.New(absentOwners),
-		orphanSlots: make(chan struct{}, maxOrphanPatches),
+		orphanSlots: make(chan struct{}, maxOrphanPatches), aggregated: map[string]bool{},
 	}
 	for kind, at := range of {
 		g.kinds[schema.GroupKind{Kind: kind}] = at

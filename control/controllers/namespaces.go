@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/metadata"
 )
 
 // remainingContentRetry is how soon a namespace with remaining content is synced again, unless the
@@ -126,8 +127,11 @@ func (e *namespaceDeleter) deleteResource(ctx context.Context, name string, reso
 		return err //nolint:wrapcheck // the caller names the resource
 	}
 	background := metav1.DeletePropagationBackground
-	if err := client.DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background},
-		metav1.ListOptions{}); err != nil {
+	err = client.DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{})
+	if apierrors.IsMethodNotSupported(err) { // as in some extension API servers
+		err = deleteEach(ctx, client, list.Items, metav1.DeleteOptions{PropagationPolicy: &background})
+	}
+	if err != nil {
 		return err //nolint:wrapcheck // the caller names the resource
 	}
 	list, err = client.List(ctx, metav1.ListOptions{})
@@ -141,6 +145,16 @@ func (e *namespaceDeleter) deleteResource(ctx context.Context, name string, reso
 		}
 	}
 	return nil
+}
+
+// deleteEach deletes objects one by one.
+func deleteEach(ctx context.Context, client metadata.ResourceInterface, all []metav1.PartialObjectMetadata,
+	options metav1.DeleteOptions) error {
+	var errs []error
+	for i := range all {
+		errs = append(errs, ignoreNotFound(client.Delete(ctx, all[i].Name, options)))
+	}
+	return errors.Join(errs...)
 }
 
 // finalize removes the kubernetes finalizer from the namespace.

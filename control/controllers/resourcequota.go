@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -122,8 +123,11 @@ func (q *resourceQuotaController) sync(ctx context.Context, key string) (time.Du
 	}
 	settle := q.settleDelay(key, rq.ResourceVersion, time.Now())
 	used, err := q.usage(ctx, rq)
-	if err != nil {
+	if used == nil {
 		return 0, fmt.Errorf("calculate usage of quota %s: %w", key, err)
+	}
+	if err != nil { // retried after the update of the other resources
+		err = fmt.Errorf("calculate usage of quota %s: %w", key, err)
 	}
 	requeueAfter := quotaResyncPeriod
 	if atLeast, lower := maxUsage(rq.Status.Used, used); lower && settle > 0 {
@@ -131,37 +135,43 @@ func (q *resourceQuotaController) sync(ctx context.Context, key string) (time.Du
 	}
 	if apiequality.Semantic.DeepEqual(rq.Status.Hard, rq.Spec.Hard) && apiequality.Semantic.DeepEqual(rq.Status.Used,
 		used) {
-		return requeueAfter, nil
+		return requeueAfter, err
 	}
 	out := rq.DeepCopy()
 	out.Status = corev1.ResourceQuotaStatus{Hard: rq.Spec.Hard.DeepCopy(), Used: used}
-	if _, err := q.Client.CoreV1().ResourceQuotas(namespace).UpdateStatus(ctx, out,
-		metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
-		return 0, fmt.Errorf("update status of quota %s: %w", key, err)
+	if _, updateErr := q.Client.CoreV1().ResourceQuotas(namespace).UpdateStatus(ctx, out,
+		metav1.UpdateOptions{}); ignoreNotFound(updateErr) != nil {
+		return 0, errors.Join(err, fmt.Errorf("update status of quota %s: %w", key, updateErr))
 	}
-	return requeueAfter, nil
+	return requeueAfter, err
 }
 
-// usage returns the used amount of each limited resource.
+// usage returns the used amount of each limited resource. If objects cannot be counted, which an extension API server
+// may cause, it returns the recorded amount of them together with an error.
 func (q *resourceQuotaController) usage(ctx context.Context, rq *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	sum, err := q.computedUsage(rq)
 	if err != nil {
 		return nil, err
 	}
 	out := corev1.ResourceList{}
+	var errs []error
 	for name := range rq.Spec.Hard {
 		used, known := sum[name]
 		if of, counts := quotas.ParseObjectCountName(name); counts && !known && !quotas.HasScopes(rq) &&
 			of.String() != "pods" {
 			n, err := q.objectCount(ctx, rq.Namespace, of)
 			if err != nil {
-				return nil, err
+				errs = append(errs, err)
+				if recorded, ok := rq.Status.Used[name]; ok {
+					out[name] = recorded
+				}
+				continue
 			}
 			used = *resource.NewQuantity(n, resource.DecimalSI)
 		}
 		out[name] = used
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // computedUsage sums the usage of pods, services and PersistentVolumeClaims.

@@ -6,6 +6,8 @@
 //	nodes-ca.crt             the authority for kubelet serving certificates; its key is derived from ca.key
 //	server.crt server.key    serving certificate of the API server, 1 year, issued again for new addresses
 //	node-client.crt .key     client certificate for requests to kubelets (port 10250)
+//	front-proxy-ca.crt       the authority for front-proxy-client.crt; its key is derived from ca.key
+//	front-proxy-client.*     client certificate for requests to extension API servers
 //	service-account.key      signs service account tokens
 //	service-account-*.key    retired keys; their tokens are accepted as long as the file exists
 //	encryption.yaml          configuration of encryption at rest

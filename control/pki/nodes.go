@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/hkdf"
 	"crypto/sha256"
+	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
 	"os"
@@ -20,20 +21,46 @@ import (
 // The key is derived from the authority's key: servers that share that key, and a server restored
 // from a backup, trust the nodes without further files. The derivation cannot be reversed.
 func (a *Authority) NodeServingAuthority() (*Authority, error) {
-	key, err := deriveKey(a.key, "berth: authority of nodes")
+	n, err := a.derive("nodes-ca", "berth: authority of nodes", "berth-nodes-ca")
 	if err != nil {
 		return nil, fmt.Errorf("node serving authority: %w", err)
 	}
-	n := &Authority{CertificateDuration: a.CertificateDuration, dir: a.dir, name: "nodes-ca", now: a.now, key: key}
-	if n.own, err = os.ReadFile(n.path(n.name + ".crt")); err == nil {
-		n.cert, err = parseCertificate(n.own)
-	}
-	if err != nil || !key.PublicKey.Equal(n.cert.PublicKey) || needsRenewal(n.cert, n.now()) {
-		if err := n.renew(pkix.Name{CommonName: "berth-nodes-ca"}); err != nil {
-			return nil, err
-		}
-	}
 	return n, n.loadRetired()
+}
+
+// FrontProxyAuthority returns the authority for the certificate with which the server authenticates to extension API
+// servers. These accept the name of any user from a holder of such a certificate, so the cluster's authority, which
+// signs certificates for users, must not be able to issue one. The key is derived like that of NodeServingAuthority.
+func (a *Authority) FrontProxyAuthority() (*Authority, error) {
+	f, err := a.derive("front-proxy-ca", "berth: authority of the front proxy", "berth-front-proxy-ca")
+	if err != nil {
+		return nil, fmt.Errorf("front proxy authority: %w", err)
+	}
+	return f, nil
+}
+
+// FrontProxyClientName is the common name of the server's certificate for extension API servers.
+const FrontProxyClientName = "front-proxy-client"
+
+// FrontProxyClientSubject is the subject of the server's certificate for extension API servers.
+func FrontProxyClientSubject() Subject {
+	return Subject{Name: FrontProxyClientName, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+}
+
+// derive loads or creates an authority whose key is derived from this one's.
+func (a *Authority) derive(name, purpose, commonName string) (*Authority, error) {
+	key, err := deriveKey(a.key, purpose)
+	if err != nil {
+		return nil, err
+	}
+	d := &Authority{CertificateDuration: a.CertificateDuration, dir: a.dir, name: name, now: a.now, key: key}
+	if d.own, err = os.ReadFile(d.path(name + ".crt")); err == nil {
+		d.cert, err = parseCertificate(d.own)
+	}
+	if err != nil || !key.PublicKey.Equal(d.cert.PublicKey) || needsRenewal(d.cert, d.now()) {
+		return d, d.renew(pkix.Name{CommonName: commonName})
+	}
+	return d, nil
 }
 
 // deriveKey derives a P-256 key from another key and a purpose. The result is deterministic.

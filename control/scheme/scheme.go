@@ -33,6 +33,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	addressesv1 "berth/services/policy/addresses/v1"
@@ -159,6 +160,7 @@ func DefinitionNamer() *openapi.DefinitionNamer {
 	for _, g := range groups {
 		utilruntime.Must(g.add(s))
 	}
-	utilruntime.Must(apiextensionsv1.AddToScheme(s)) // served by package customresources, with another scheme
+	utilruntime.Must(apiextensionsv1.AddToScheme(s))   // served by package customresources, with another scheme
+	utilruntime.Must(apiregistrationv1.AddToScheme(s)) // served by package aggregation, with another scheme
 	return openapi.NewDefinitionNamer(s)
 }

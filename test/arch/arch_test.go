@@ -200,6 +200,7 @@ var allowedImports = map[string][]string{
 
 	"control/metrics/subsystem": {},
 	"control/customresources":   {},
+	"control/aggregation":       {},
 
 	"control/tokens":    {},
 	"control/reviews":   {},

@@ -6,6 +6,7 @@ import (
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	aggregator "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -14,6 +15,9 @@ import (
 
 // apiextensionsPrefix is the prefix of the definitions of CustomResourceDefinitions.
 const apiextensionsPrefix = "io.k8s.apiextensions-apiserver."
+
+// aggregatorPrefix is the prefix of the definitions of APIServices.
+const aggregatorPrefix = "io.k8s.kube-aggregator."
 
 // Definitions returns the generated definitions, those of berth's own API groups, and those of
 // CustomResourceDefinitions.
@@ -67,6 +71,11 @@ func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefiniti
 	})
 	for name, definition := range apiextensions.GetOpenAPIDefinitions(ref) {
 		if strings.HasPrefix(name, apiextensionsPrefix) {
+			all[name] = definition
+		}
+	}
+	for name, definition := range aggregator.GetOpenAPIDefinitions(ref) {
+		if strings.HasPrefix(name, aggregatorPrefix) {
 			all[name] = definition
 		}
 	}
