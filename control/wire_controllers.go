@@ -88,9 +88,8 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		TokenSigner:            a.secretTokenSigner(),
 		LoadBalancerPool:       a.LoadBalancerPool,
 		APIServerPort:          a.apiServerPort(),
-		CustomResources:        a.customResources,
-		AggregatedKinds:        a.aggregation,
-		PolicyTypes:            a.policyTypes(), Autoscaling: autoscalingOf(as),
+		CustomResources:        a.customResources, AggregatedKinds: a.aggregation,
+		PolicyTypes: a.policyTypes(), Autoscaling: autoscalingOf(as),
 	})
 }
 

@@ -212,7 +212,7 @@ func checkFrontProxy(t *testing.T, s *Server, e *extensionServer) {
 		"X-Remote-User": {"jane"}, "X-Remote-Group": {"flunder-readers", "others", "system:authenticated"},
 		"Authorization": nil, "User-Agent": {"jane"},
 	} {
-		if got := r.Header.Values(header); !slices.Equal(got, want) {
+		if got := slices.Sorted(slices.Values(r.Header.Values(header))); !slices.Equal(got, want) {
 			t.Errorf("header %s: got %q, want %q", header, got, want)
 		}
 	}

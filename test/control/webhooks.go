@@ -35,7 +35,8 @@ func startWebhook(t testing.TB, handler http.Handler, names ...string) *webhookS
 	}
 	_ = server.Listener.Close() // replaced by one on all addresses
 	server.Listener = listener
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{serving}, MinVersion: tls.VersionTLS12}
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{serving}, MinVersion: tls.VersionTLS12,
+		ClientAuth: tls.RequestClientCert}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	_, port, err := net.SplitHostPort(listener.Addr().String())
