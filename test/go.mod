@@ -163,6 +163,7 @@ require (
 	k8s.io/cli-runtime v0.37.2 // indirect
 	k8s.io/kms v0.37.2 // indirect
 	k8s.io/kube-aggregator v0.37.2 // indirect
+	k8s.io/sample-apiserver v0.37.2 // indirect
 	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.36.0 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/kustomize/api v0.21.1 // indirect
@@ -176,3 +177,5 @@ require (
 )
 
 replace berth => ../
+
+tool k8s.io/sample-apiserver
