@@ -39,7 +39,7 @@ func (s *Server) newBackend(in *apiregistrationv1.APIService) *backend {
 	cert, key := s.ProxyCertificate.CurrentCertKeyContent()
 	b.transport, b.err = transport.New(remote.BuildTransportConfig(nil, cert, key, in))
 	if b.err != nil {
-		s.Log.Error("APIService not proxied", "apiService", in.Name, "err", b.err)
+		s.Log.Error("invalid TLS configuration of an APIService", "apiService", in.Name, "err", b.err)
 	}
 	return b
 }
