@@ -19,9 +19,8 @@ import (
 
 // handlers returns the library's handler chain with the handlers of this package.
 func (s *Server) handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
-	return withBodyReadTimeout(s.access.attempts.Handler(
-		genericapiserver.DefaultBuildHandlerChain(s.withoutProxyBodyTimeout(s.withAggregation(s.withStorageQuota(api))), c),
-	))
+	api = s.withoutProxyBodyTimeout(s.withAggregation(s.withStorageQuota(api)))
+	return withBodyReadTimeout(s.access.attempts.Handler(genericapiserver.DefaultBuildHandlerChain(api, c)))
 }
 
 // withStorageQuota rejects writes while the store is over its quota or its file system is almost
@@ -134,7 +133,8 @@ func (s *Server) withAggregation(next http.Handler) http.Handler {
 func (s *Server) withoutProxyBodyTimeout(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, bound := r.Context().Value(bodyControllerKey{}).(*http.ResponseController)
-		if info, ok := apirequest.RequestInfoFrom(r.Context()); bound && ok && (info.Subresource == "proxy" || s.aggregation.Forwards(r)) {
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		if bound && ok && (info.Subresource == "proxy" || s.aggregation.Forwards(r)) {
 			_ = c.SetReadDeadline(time.Time{}) // cannot fail: it was set before
 		}
 		next.ServeHTTP(w, r)

@@ -48,7 +48,8 @@ func TestGroupVersionOfPath(t *testing.T) {
 
 func remoteAPIService(group, version string, priority int32) *apiregistrationv1.APIService {
 	out := localAPIService(schema.GroupVersion{Group: group, Version: version}, 1000, priority)
-	out.Spec.Service = &apiregistrationv1.ServiceReference{Namespace: "default", Name: "extension", Port: new(int32(443))}
+	out.Spec.Service = &apiregistrationv1.ServiceReference{Namespace: "default", Name: "extension",
+		Port: new(int32(443))}
 	return out
 }
 
@@ -228,7 +229,8 @@ func TestAuthenticationConfigMap(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		config, err := client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), AuthenticationConfigMap, metav1.GetOptions{})
+		config, err := client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), AuthenticationConfigMap,
+			metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -135,6 +135,7 @@ func (b *backend) get(path, accept string) (response, error) {
 		Name: "system:kube-aggregator", Groups: []string{user.SystemPrivilegedGroup}})
 	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{Path: path, Verb: "get"})
 	out := responsewriter.NewInMemoryResponseWriter()
-	http.TimeoutHandler(b.withAvailability(true), requestTimeout, "request timed out").ServeHTTP(out, r.WithContext(ctx))
+	limited := http.TimeoutHandler(b.withAvailability(true), requestTimeout, "request timed out")
+	limited.ServeHTTP(out, r.WithContext(ctx))
 	return response{out.RespCode(), out.Header(), out.Data()}, nil
 }

@@ -126,7 +126,8 @@ func withRemoteGroups(groups []metav1.APIGroup, all []*apiregistrationv1.APIServ
 		group := &groups[i]
 		group.Versions = slices.Clone(group.Versions)
 		for _, in := range versions {
-			version := metav1.GroupVersionForDiscovery{GroupVersion: name + "/" + in.Spec.Version, Version: in.Spec.Version}
+			version := metav1.GroupVersionForDiscovery{
+				GroupVersion: name + "/" + in.Spec.Version, Version: in.Spec.Version}
 			if !slices.Contains(group.Versions, version) {
 				group.Versions = append(group.Versions, version)
 			}

@@ -115,7 +115,8 @@ func (s *Server) OpenAPIV2(static *spec.Swagger) (*spec.Swagger, error) {
 				aggregator.FilterSpecByPathsWithoutSideEffects(swagger, []string{pathOf(gv) + "/"}))
 		}
 		if err != nil {
-			s.Log.Warn("extension API server left out of the OpenAPI v2 document", "groupVersion", gv.String(), "err", err)
+			s.Log.Warn("extension API server left out of the OpenAPI v2 document", "groupVersion", gv.String(),
+				"err", err)
 		}
 	}
 	return &out, nil

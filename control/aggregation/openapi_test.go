@@ -38,7 +38,8 @@ func TestOpenAPIOfServers(t *testing.T) {
 		return &backend{service: *remoteAPIService("example.com", "v1", 1).Spec.Service,
 			services: resolver{server.Listener.Addr().String()}, transport: server.Client().Transport}
 	}
-	gv, other := schema.GroupVersion{Group: "example.com", Version: "v1"}, schema.GroupVersion{Group: "none", Version: "v1"}
+	gv := schema.GroupVersion{Group: "example.com", Version: "v1"}
+	other := schema.GroupVersion{Group: "none", Version: "v1"}
 	s.backends.Store(&map[schema.GroupVersion]*backend{gv: backendOf(withV2), other: backendOf(without)})
 	s.discovered = newDiscovered(resourceManager{published: map[string]apidiscoveryv2.DiscoveryFreshness{}},
 		s.documentHash, func() {})

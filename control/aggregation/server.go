@@ -84,9 +84,21 @@ type Server struct {
 	// backends has the extension API servers. A map is never changed.
 	backends atomic.Pointer[map[schema.GroupVersion]*backend]
 
-	running     sync.WaitGroup
 	watchRemote sync.Once
 	lifetime    context.Context //nolint:containedctx // of the goroutines that start later
+
+	mu      sync.Mutex
+	stopped bool // nothing starts any more
+	running sync.WaitGroup
+}
+
+// start runs a controller until it returns, unless the server has stopped.
+func (s *Server) start(run func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.running.Go(run)
+	}
 }
 
 // availabilityMetrics are registered once per process.
@@ -153,9 +165,9 @@ func (s *Server) addHooks(server *genericapiserver.GenericAPIServer) error {
 			s.lifetime = hook
 			s.factory.Start(hook.Done())
 			registered, discovered := make(chan struct{}), make(chan struct{})
-			s.running.Go(func() { registration.Run(hook.Done(), registered) })
-			s.running.Go(func() { localAvailability.Run(1, hook.Done()) })
-			s.running.Go(func() {
+			s.start(func() { registration.Run(hook.Done(), registered) })
+			s.start(func() { localAvailability.Run(1, hook.Done()) })
+			s.start(func() {
 				// Otherwise the APIServices of existing definitions would be deleted and created again.
 				if cache.WaitForCacheSync(hook.Done(), definitions.HasSynced) {
 					autoRegistration.Run(1, hook.Done())
@@ -164,7 +176,7 @@ func (s *Server) addHooks(server *genericapiserver.GenericAPIServer) error {
 			if !waitFor(hook, registered) {
 				return nil // the server stops
 			}
-			s.running.Go(func() { s.discovery.Run(hook.Done(), discovered) })
+			s.start(func() { s.discovery.Run(hook.Done(), discovered) })
 			if waitFor(hook, discovered) {
 				close(served)
 			}
@@ -185,6 +197,9 @@ func waitFor(ctx context.Context, done <-chan struct{}) bool {
 // Wait waits until the controllers have returned, which they do when the server stops, and closes the
 // connections to extension API servers.
 func (s *Server) Wait() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
 	s.running.Wait()
 	s.Kinds.close()
 	s.factory.Shutdown()
@@ -248,7 +263,7 @@ func (s *Server) startRemoteAvailability() (err error) {
 			return
 		}
 		s.StartInformers()
-		s.running.Go(func() { controller.Run(availabilityWorkers, s.lifetime.Done()) })
+		s.start(func() { controller.Run(availabilityWorkers, s.lifetime.Done()) })
 	})
 	return err
 }

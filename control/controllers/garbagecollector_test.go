@@ -153,8 +153,8 @@ func TestGarbageCollectorKeepsDependentsOfRemovedAPIs(t *testing.T) {
 		t.Fatalf("got a %T", g.Metadata)
 	}
 	resource := schema.GroupResource{Group: flunders.Group, Resource: flunders.Name}
-	response := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "owner", "404 page not found", 0,
-		true)
+	response := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "owner",
+		"404 page not found", 0, true)
 	client.PrependReactor("get", "flunders", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, response
 	})

@@ -170,11 +170,11 @@ func checkAggregatedObjects(t *testing.T, s *Server, e *extensionServer) {
 }
 
 func flunder(name, namespace, metadata string) string {
-	return fmt.Sprintf("apiVersion: wardle.example.com/v1\nkind: Flunder\nmetadata: {name: %s, namespace: %s%s}\n", name,
-		namespace, metadata)
+	return fmt.Sprintf("apiVersion: wardle.example.com/v1\nkind: Flunder\nmetadata: {name: %s, namespace: %s%s}\n",
+		name, namespace, metadata)
 }
 
-// checkFrontProxy checks what the extension API server gets to know of the caller, and that the caller needs permission.
+// checkFrontProxy checks what the extension API server learns about the caller, and that the caller needs permission.
 func checkFrontProxy(t *testing.T, s *Server, e *extensionServer) {
 	t.Helper()
 	ctx := t.Context()
@@ -216,8 +216,8 @@ func checkFrontProxy(t *testing.T, s *Server, e *extensionServer) {
 			t.Errorf("header %s: got %q, want %q", header, got, want)
 		}
 	}
-	token, err := s.Client.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default", &authenticationv1.TokenRequest{},
-		metav1.CreateOptions{})
+	token, err := s.Client.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default",
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,8 @@ spec: {reference: other}
 	for range 2 { // creates, and then changes nothing
 		s.Apply(t, manifest, "--server-side")
 	}
-	if out := s.Kubectl(t, "get", "flunders", "-l", "a=b", "-o", "jsonpath={.items[*].spec.reference}"); !strings.HasSuffix(
-		out, "other") { // after a warning
+	out := s.Kubectl(t, "get", "flunders", "-l", "a=b", "-o", "jsonpath={.items[*].spec.reference}")
+	if !strings.HasSuffix(out, "other") { // after a warning
 		t.Errorf("label selector: got %q", out)
 	}
 	s.Kubectl(t, "label", "flunder", "mine", "x=y")
@@ -83,8 +83,8 @@ func buildSampleAPIServer(ctx context.Context) (string, error) {
 		return "", err
 	}
 	dir, err := hosts.Cached("sample-apiserver", key, func(dir string) error {
-		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "sample-apiserver"),
-			"k8s.io/sample-apiserver")
+		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o",
+			filepath.Join(dir, "sample-apiserver"), "k8s.io/sample-apiserver")
 		build.Dir = module
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("build sample-apiserver: %w\n%s", err, out)
