@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -442,4 +444,30 @@ func newTestCollector(t *testing.T, objects []*metav1.PartialObjectMetadata,
 		g.graph.update(newGraphObject(of[o.Kind], o))
 	}
 	return g, &queued
+}
+
+// TestGarbageCollectorStartsWithoutAggregatedAPIs: only a failure of discovery in a built-in group delays the start.
+func TestGarbageCollectorStartsWithoutAggregatedAPIs(t *testing.T) {
+	t.Parallel()
+	failed := func(groups ...schema.GroupVersion) error {
+		out := &discovery.ErrGroupDiscoveryFailed{Groups: map[schema.GroupVersion]error{}}
+		for _, gv := range groups {
+			out.Groups[gv] = errors.New("stale")
+		}
+		return out
+	}
+	wardle := schema.GroupVersion{Group: "wardle.example.com", Version: "v1"}
+	for name, row := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"extension API server": {failed(wardle), true},
+		"both":                 {failed(wardle, appsv1.SchemeGroupVersion), false},
+		"built-in group":       {failed(appsv1.SchemeGroupVersion), false},
+		"other error":          {errors.New("connection refused"), false},
+	} {
+		if got := onlyAggregated(row.err); got != row.want {
+			t.Errorf("%s: got %t, want %t", name, got, row.want)
+		}
+	}
 }
