@@ -20,42 +20,39 @@ import (
 // resolveTimeout limits the reads of one resolution.
 const resolveTimeout = 5 * time.Second
 
-// serviceResolver resolves the Services of webhooks to a ready endpoint. It reads Services and
-// EndpointSlices directly from the store, so that it needs no informer.
+// serviceResolver resolves the Services of webhooks and extension API servers to a ready endpoint, or to
+// the external name. It reads Services and EndpointSlices directly from the store, so that it needs no
+// informer.
 type serviceResolver struct{ a *Assembly }
 
 func (a *Assembly) serviceResolver() webhook.ServiceResolver { return serviceResolver{a} }
 
 // ResolveEndpoint returns the URL of an endpoint of a Service.
 func (s serviceResolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
-	return proxy.ResolveEndpoint(storedServices{a: s.a}, storedSlices(s), namespace, name, port)
+	ctx, cancel := resolveContext(namespace)
+	defer cancel()
+	service, err := s.a.service(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if service.Spec.Type == corev1.ServiceTypeExternalName {
+		return proxy.ResolveCluster(oneService{service: service}, namespace, name, port)
+	}
+	return proxy.ResolveEndpoint(oneService{service: service}, storedSlices(s), namespace, name, port)
 }
 
-// storedServices are the Services in the store. Only get is implemented.
-type storedServices struct {
-	corelisters.ServiceLister
+// oneService stands for the Services of all namespaces, and for those of one. Only get is implemented.
+type oneService struct {
+	corelisters.ServiceNamespaceLister
 
-	a *Assembly
+	service *corev1.Service
 }
 
 // Services returns the Services of a namespace.
-func (s storedServices) Services(namespace string) corelisters.ServiceNamespaceLister {
-	return storedServicesOf{a: s.a, namespace: namespace}
-}
+func (o oneService) Services(string) corelisters.ServiceNamespaceLister { return o }
 
-type storedServicesOf struct {
-	corelisters.ServiceNamespaceLister
-
-	a         *Assembly
-	namespace string
-}
-
-// Get returns a Service.
-func (s storedServicesOf) Get(name string) (*corev1.Service, error) {
-	ctx, cancel := resolveContext(s.namespace)
-	defer cancel()
-	return s.a.service(ctx, name)
-}
+// Get returns the Service.
+func (o oneService) Get(string) (*corev1.Service, error) { return o.service, nil }
 
 // storedSlices are the EndpointSlices in the store.
 type storedSlices struct{ a *Assembly }

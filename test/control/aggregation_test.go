@@ -390,7 +390,7 @@ func checkUnavailable(t *testing.T, s *Server, e *extensionServer) {
 	}
 }
 
-// checkMetricsOverride replaces the metrics API of the server and restores it.
+// checkMetricsOverride replaces the metrics API of the server, by an external name, and restores it.
 func checkMetricsOverride(t *testing.T, s *Server, e *extensionServer) {
 	t.Helper()
 	nodes := func() string {
@@ -404,7 +404,13 @@ func checkMetricsOverride(t *testing.T, s *Server, e *extensionServer) {
 	if out := nodes(); strings.Contains(out, "extension") || !podsServed() {
 		t.Errorf("metrics of the server: got %s", out)
 	}
-	s.Apply(t, e.apiService("metrics.k8s.io", "v1beta1", "wardle"))
+	s.Apply(t, fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: external}
+spec: {type: ExternalName, externalName: %s}
+---
+`, nonLoopbackAddress(t))+strings.Replace(e.apiService("metrics.k8s.io", "v1beta1", "external"), "port: 443",
+		"port: "+e.port, 1))
 	waitForAvailability(t, s, metricsService, "True")
 	eventually(t, "metrics of the extension API server", func() (bool, string) {
 		out := nodes()

@@ -40,7 +40,7 @@ func startExtensionServer(t testing.TB, service, namespace string) *extensionSer
 	t.Helper()
 	e := &extensionServer{flunders: map[string]*unstructured.Unstructured{}, version: 1}
 	e.changed = sync.NewCond(&e.mu)
-	e.webhookServer = startWebhook(t, e, service+"."+namespace+".svc")
+	e.webhookServer = startWebhook(t, e, service+"."+namespace+".svc", "external."+namespace+".svc")
 	t.Cleanup(func() { // before the server waits for its requests
 		e.mu.Lock()
 		defer e.mu.Unlock()
