@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/client-go/transport"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kube-openapi/pkg/spec3"
@@ -59,6 +60,7 @@ func (o apiServiceOptions) GetRESTOptions(
 func (s *Server) installAggregation(builtIn served) (err error) {
 	s.aggregation, err = aggregation.Install(s.generic, aggregation.Config{
 		Storage: apiServiceOptions{s.storageFactory}, Services: s.serviceResolver(),
+		Dial:             &transport.DialHolder{Dial: s.podTransport.DialContext},
 		ProxyCertificate: s.frontProxy.certificate, Informers: s.Informers, StartInformers: s.startInformers,
 		BuiltIn: localGroupVersions(builtIn), Definitions: s.customResources.Definitions(), Reserved: s.isBuiltIn,
 		Log: s.Log,

@@ -37,7 +37,7 @@ func (s *Server) newBackend(in *apiregistrationv1.APIService) *backend {
 	b := &backend{service: *in.Spec.Service, services: s.Services,
 		available: helper.IsAPIServiceConditionTrue(in, apiregistrationv1.Available)}
 	cert, key := s.ProxyCertificate.CurrentCertKeyContent()
-	b.transport, b.err = transport.New(remote.BuildTransportConfig(nil, cert, key, in))
+	b.transport, b.err = transport.New(remote.BuildTransportConfig(s.Dial, cert, key, in))
 	if b.err != nil {
 		s.Log.Error("invalid TLS configuration of an APIService", "apiService", in.Name, "err", b.err)
 	}

@@ -20,6 +20,7 @@ import (
 	clientinformers "k8s.io/client-go/informers"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/transport"
 	"k8s.io/component-base/metrics/legacyregistry"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
@@ -52,6 +53,8 @@ type Config struct {
 	Storage generic.RESTOptionsGetter
 	// Services resolves the Services of APIServices.
 	Services webhook.ServiceResolver
+	// Dial connects to an endpoint of a Service.
+	Dial *transport.DialHolder
 	// ProxyCertificate authenticates the server to extension API servers.
 	ProxyCertificate Certificate
 	// Informers has the informers of Services and EndpointSlices. They are added when they are needed, and
@@ -256,7 +259,7 @@ func (s *Server) startRemoteAvailability() (err error) {
 	s.watchRemote.Do(func() {
 		var controller *remote.AvailableConditionController
 		controller, err = remote.New(s.apiServices(), s.Informers.Core().V1().Services(),
-			s.Informers.Discovery().V1().EndpointSlices(), s.client.ApiregistrationV1(), nil,
+			s.Informers.Discovery().V1().EndpointSlices(), s.client.ApiregistrationV1(), s.Dial,
 			s.ProxyCertificate.CurrentCertKeyContent, s.Services, s.metrics)
 		if err != nil {
 			err = fmt.Errorf("availability of APIServices: %w", err)
