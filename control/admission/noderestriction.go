@@ -45,6 +45,10 @@ func newNodeRestriction(c Config) (admission.Interface, error) {
 func (n *nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	node, ok := authz.NodeName(a.GetUserInfo())
 	if !ok {
+		if authz.IsUnnamedNode(a.GetUserInfo()) {
+			return admission.NewForbidden(a, fmt.Errorf("could not determine node from user %q",
+				a.GetUserInfo().GetName()))
+		}
 		return nil
 	}
 	var err error

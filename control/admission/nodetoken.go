@@ -3,9 +3,13 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
@@ -40,8 +44,67 @@ func (n *nodeRestriction) token(ctx context.Context, node string, a admission.At
 	return n.validateAudience(ctx, a, pod, r.Spec.Audiences)
 }
 
-// validateAudience requires that the audience is in a projected volume of the pod, or that RBAC
-// grants it to the node. An empty audience in a volume means the API server's own, which
+// driverRequestsAudience reports whether the CSI driver of a volume of the pod requests tokens with the audience.
+func (n *nodeRestriction) driverRequestsAudience(ctx context.Context, pod *corev1.Pod,
+	matches func(audience string) bool) (bool, error) {
+	for i := range pod.Spec.Volumes {
+		name, err := n.driverOf(ctx, pod, &pod.Spec.Volumes[i])
+		if err != nil {
+			return false, err
+		}
+		if name == "" {
+			continue
+		}
+		driver, err := n.client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("get CSI driver %s of volume %s: %w", name, pod.Spec.Volumes[i].Name, err)
+		}
+		if slices.ContainsFunc(driver.Spec.TokenRequests, func(r storagev1.TokenRequest) bool {
+			return matches(r.Audience)
+		}) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// driverOf returns the CSI driver of a volume, or "".
+func (n *nodeRestriction) driverOf(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
+	claim := ""
+	switch {
+	case v.CSI != nil:
+		return v.CSI.Driver, nil
+	case v.PersistentVolumeClaim != nil:
+		claim = v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		claim = pod.Name + "-" + v.Name
+	default:
+		return "", nil
+	}
+	pvc, err := n.client.CoreV1().PersistentVolumeClaims(pod.Namespace).Get(ctx, claim, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && pvc.Spec.VolumeName == "" {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("get claim %s of volume %s: %w", claim, v.Name, err)
+	}
+	pv, err := n.client.CoreV1().PersistentVolumes().Get(ctx, pvc.Spec.VolumeName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("get persistent volume %s of volume %s: %w", pvc.Spec.VolumeName, v.Name, err)
+	case pv.Spec.CSI == nil:
+		return "", nil
+	}
+	return pv.Spec.CSI.Driver, nil
+}
+
+// validateAudience requires that the audience is in a projected volume of the pod or requested by the CSI driver of
+// one of its volumes, or that RBAC grants it to the node. An empty audience in a volume means the API server's own, which
 // TokenRequest has already filled in.
 func (n *nodeRestriction) validateAudience(ctx context.Context, a admission.Attributes, pod *corev1.Pod,
 	requested []string) error {
@@ -63,6 +126,12 @@ func (n *nodeRestriction) validateAudience(ctx context.Context, a admission.Attr
 				return nil
 			}
 		}
+	}
+	allowed, err := n.driverRequestsAudience(ctx, pod, func(audience string) bool {
+		return audience == want || want == "" && audience == n.audience
+	})
+	if err != nil || allowed {
+		return err
 	}
 	d, _, err := n.authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: a.GetUserInfo(), Verb: "request-serviceaccounts-token-audience", Namespace: a.GetNamespace(),

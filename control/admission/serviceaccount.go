@@ -100,8 +100,13 @@ func referencedResource(pod *corev1.Pod) (resource string) {
 			continue
 		}
 		for j := range p.Sources {
-			if p.Sources[j].ServiceAccountToken != nil {
+			switch source := &p.Sources[j]; {
+			case source.ServiceAccountToken != nil:
 				resource = "ServiceAccountToken volume projections"
+			case source.ClusterTrustBundle != nil:
+				resource = "clustertrustbundles"
+			case source.PodCertificate != nil:
+				resource = "podcertificates"
 			}
 		}
 	}

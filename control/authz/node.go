@@ -26,6 +26,11 @@ func NodeName(u user.Info) (name string, ok bool) {
 	return name, ok && name != "" && slices.Contains(u.GetGroups(), nodesGroup)
 }
 
+// IsUnnamedNode reports whether the user is a node without a name. Nodes do not have such a user.
+func IsUnnamedNode(u user.Info) bool {
+	return u.GetName() == nodeUserPrefix && slices.Contains(u.GetGroups(), nodesGroup)
+}
+
 // NodeAuthorizer authorizes nodes. Reads are limited to the objects that the node's pods refer to.
 // Writes are limited to the resources that nodes write. The NodeRestriction admission plugin checks
 // that a written object belongs to the node.
