@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -35,8 +36,10 @@ type Config struct {
 	Audience         string // the API server's audience in service account tokens
 	// Drained is closed after the last request.
 	Drained <-chan struct{}
-	// Disabled lists the plugins to disable.
-	Disabled []string
+	// Enabled lists plugins to enable that are disabled by default. Disabled lists plugins to disable.
+	Enabled, Disabled []string
+	// Configurations of plugins, see ReadConfigurations.
+	Configurations Configurations
 
 	// Services resolves the Services of webhooks, and WebhookAuthentication authenticates the server to webhooks.
 	Services              webhook.ServiceResolver
@@ -50,20 +53,32 @@ type Config struct {
 	NotIntercepted []schema.GroupResource
 }
 
-// Names returns all plugins in their order in the chain, which is that of kube-apiserver. Mutating
-// plugins run before validating ones. Plugins that write to the storage are last.
-func Names() []string {
-	return []string{
-		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "NodeCertificates",
-		"TaintNodesByCondition", "PodTopologyLabels", "PodSecurity", "Priority", "DefaultTolerationSeconds",
-		"RuntimeClass",
-		"CertificateApproval", "CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction",
-		"RoleEscalation",
-		"AdmissionPolicyParams", "BootstrapTokenUse", "DefaultIngressClass", "DeviceClaims",
-		"MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy",
-		"ValidatingAdmissionWebhook", "ResourceQuota",
-	}
+// disabledByDefault are plugins that run only if they are enabled, as in kube-apiserver.
+var disabledByDefault = []string{"AlwaysPullImages", "EventRateLimit", "DenyServiceExternalIPs"}
+
+// mandatory are plugins that always run. kube-apiserver checks the same in the storage.
+var mandatory = []string{"RoleEscalation", "AdmissionPolicyParams"}
+
+// order is the order of all plugins in the chain, which is that of kube-apiserver. Mutating plugins run before
+// validating ones. Plugins that write to the storage are last.
+var order = []string{
+	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "NodeCertificates",
+	"TaintNodesByCondition", "AlwaysPullImages", "PodTopologyLabels", "PodSecurity", "Priority",
+	"DefaultTolerationSeconds", "EventRateLimit", "RuntimeClass",
+	"CertificateApproval", "CertificateSigning", "ClusterTrustBundleAttest", "CertificateSubjectRestriction",
+	"RoleEscalation",
+	"AdmissionPolicyParams", "BootstrapTokenUse", "DefaultIngressClass", "DenyServiceExternalIPs", "DeviceClaims",
+	"MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy",
+	"ValidatingAdmissionWebhook", "ResourceQuota",
 }
+
+// Names returns the plugins that can be enabled or disabled, in their order in the chain.
+func Names() []string {
+	return slices.DeleteFunc(slices.Clone(order), func(name string) bool { return slices.Contains(mandatory, name) })
+}
+
+// NamesDisabledByDefault returns the plugins that run only if they are enabled.
+func NamesDisabledByDefault() []string { return slices.Clone(disabledByDefault) }
 
 // New creates the admission chain.
 func New(c Config) (admission.Interface, error) {
@@ -93,17 +108,21 @@ func New(c Config) (admission.Interface, error) {
 		"ValidatingAdmissionPolicy":     newValidatingPolicies,
 		"ValidatingAdmissionWebhook":    newValidatingWebhooks,
 		"ResourceQuota":                 newQuota,
+		"AlwaysPullImages":              newAlwaysPullImages,
+		"EventRateLimit":                newEventRateLimit,
+		"DenyServiceExternalIPs":        newDenyServiceExternalIPs,
 	}
 	if c.GetPod == nil {
 		c.GetPod = tokens.LiveGetter{Client: c.Client}.Pod
 	}
-	disabled := sets.New(c.Disabled...)
-	if unknown := disabled.Difference(sets.New(Names()...)); len(unknown) > 0 {
-		return nil, fmt.Errorf("unknown admission plugins %v, known plugins: %v", sets.List(unknown), Names())
+	if err := ValidateNames(c.Enabled, c.Disabled); err != nil {
+		return nil, err
 	}
 	var plugins []admission.Interface
-	for _, name := range Names() {
-		if disabled.Has(name) {
+	for _, name := range order {
+		switch {
+		case slices.Contains(mandatory, name), slices.Contains(c.Enabled, name):
+		case slices.Contains(c.Disabled, name), slices.Contains(disabledByDefault, name):
 			continue
 		}
 		plugin, err := constructors[name](c)

@@ -318,7 +318,7 @@ func TestNewCreatesAllPlugins(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Disabled = []string{"PodSecurity", "Nonsense"}
-	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "unknown admission plugins [Nonsense]") {
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), `disable-admission-plugins plugin "Nonsense" is unknown`) {
 		t.Errorf("unknown plugin: %v", err)
 	}
 }

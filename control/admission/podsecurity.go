@@ -12,13 +12,15 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	podsecurityadmission "k8s.io/pod-security-admission/admission"
 	"k8s.io/pod-security-admission/admission/api/load"
+	"k8s.io/pod-security-admission/admission/api/validation"
 	podsecurityapi "k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/metrics"
 	"k8s.io/pod-security-admission/policy"
 )
 
 // podSecurity enforces the Pod Security Standards selected by the pod-security.kubernetes.io labels
-// of a namespace, with upstream's library.
+// of a namespace, with upstream's library. Its configuration, of kind PodSecurityConfiguration, has the defaults for
+// namespaces without labels and the exemptions.
 type podSecurity struct {
 	*admission.Handler
 
@@ -26,8 +28,11 @@ type podSecurity struct {
 }
 
 func newPodSecurity(c Config) (admission.Interface, error) {
-	config, err := load.LoadFromData(nil)
+	config, err := load.LoadFromData(c.Configurations["PodSecurity"])
 	if err != nil {
+		return nil, err
+	}
+	if err := validation.ValidatePodSecurityConfiguration(config).ToAggregate(); err != nil {
 		return nil, err
 	}
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)

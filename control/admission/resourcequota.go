@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota/validation"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 
@@ -24,7 +25,14 @@ import (
 // exceed the quota. Package control/quota calculates the usage of objects. The resource quota
 // controller subtracts deleted objects.
 func newQuota(c Config) (admission.Interface, error) {
-	p, err := resourcequota.NewResourceQuota(nil, 5)
+	config, err := resourcequota.LoadConfiguration(c.Configurations.reader("ResourceQuota"))
+	if err != nil {
+		return nil, err
+	}
+	if err := validation.ValidateConfiguration(config).ToAggregate(); err != nil {
+		return nil, err
+	}
+	p, err := resourcequota.NewResourceQuota(config, 5)
 	if err != nil {
 		return nil, err
 	}

@@ -20,8 +20,11 @@ var allOperations = []admission.Operation{admission.Connect, admission.Create, a
 
 // newMutatingWebhooks returns the MutatingAdmissionWebhook plugin of k8s.io/apiserver.
 func newMutatingWebhooks(c Config) (admission.Interface, error) {
+	if err := c.Configurations.checkWebhooks("MutatingAdmissionWebhook"); err != nil {
+		return nil, err
+	}
 	create := func() (admission.MutationInterface, error) {
-		p, err := mutatingwebhook.NewMutatingWebhook(nil)
+		p, err := mutatingwebhook.NewMutatingWebhook(c.Configurations.reader("MutatingAdmissionWebhook"))
 		if err != nil {
 			return nil, err
 		}
@@ -33,8 +36,11 @@ func newMutatingWebhooks(c Config) (admission.Interface, error) {
 
 // newValidatingWebhooks returns the ValidatingAdmissionWebhook plugin of k8s.io/apiserver.
 func newValidatingWebhooks(c Config) (admission.Interface, error) {
+	if err := c.Configurations.checkWebhooks("ValidatingAdmissionWebhook"); err != nil {
+		return nil, err
+	}
 	create := func() (admission.ValidationInterface, error) {
-		p, err := validatingwebhook.NewValidatingAdmissionWebhook(nil)
+		p, err := validatingwebhook.NewValidatingAdmissionWebhook(c.Configurations.reader("ValidatingAdmissionWebhook"))
 		if err != nil {
 			return nil, err
 		}
