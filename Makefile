@@ -14,6 +14,8 @@ GOTESTSUM_VERSION := v1.13.0
 GOTESTSUM := $(CURDIR)/.cache/tools/gotestsum-$(GOTESTSUM_VERSION)
 VALE_VERSION := v3.21.0
 VALE    := $(CURDIR)/.cache/tools/vale-$(VALE_VERSION)
+GOVULNCHECK_VERSION := v1.9.0
+GOVULNCHECK := $(CURDIR)/.cache/tools/govulncheck-$(GOVULNCHECK_VERSION)
 SEEDS   ?= 2000
 FUZZTIME ?= 20s
 CONTAINERD ?=
@@ -58,13 +60,14 @@ test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detect
 test-stress: deps $(GOTESTSUM) ## make test RUNS times beside LOAD busy processes
 	./test/stress.sh $(RUNS) $(LOAD)
 
-lint: $(GOLANGCI) $(VALE) ## gofmt, vet, golangci-lint, and the language of prose, strings and commit subjects
+lint: $(GOLANGCI) $(VALE) $(GOVULNCHECK) ## gofmt, vet, golangci-lint, known vulnerabilities (needs a network), and the language of prose, strings and commit subjects
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go run ./test/lint commits .
 	go run ./test/lint strings .
 	$(VALE) --output line --no-wrap $$(git ls-files '*.md' '*.go' | grep -v zz_generated)
 	go vet ./... ./test/...
 	$(GOLANGCI) run --concurrency 1 ./... ./test/...
+	./test/vulncheck.sh $(GOVULNCHECK)
 
 $(GOLANGCI): # built once, which takes some minutes
 	mkdir -p $@.new
@@ -75,6 +78,11 @@ $(GOTESTSUM): # built once
 	mkdir -p $@.new
 	GOBIN=$@.new CGO_ENABLED=0 go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 	mv $@.new/gotestsum $@ && rmdir $@.new
+
+$(GOVULNCHECK): # built once
+	mkdir -p $@.new
+	GOBIN=$@.new CGO_ENABLED=0 go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+	mv $@.new/govulncheck $@ && rmdir $@.new
 
 $(VALE): # built once from its Go module, which takes some minutes
 	mkdir -p $@.new
