@@ -9,7 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"berth/control/admission"
 	"berth/control/audit"
+	"berth/control/authn"
 	"berth/control/loadbalancer"
 	"berth/control/pki"
 	"berth/control/serviceips"
@@ -29,6 +31,8 @@ type Config struct {
 	Etcd storage.ClientConfig
 	// EncryptionConfig is a file of kind EncryptionConfiguration. If empty, the server creates one.
 	EncryptionConfig string
+	// EncryptionConfigReload applies changes of EncryptionConfig while the server runs.
+	EncryptionConfigReload bool
 	// ClusterCIDRs are the CIDRs for pods. Each node gets a part (/24, IPv6 /64) as its
 	// spec.podCIDR. Empty: nodes get no pod CIDR.
 	ClusterCIDRs []netip.Prefix
@@ -74,6 +78,11 @@ type Config struct {
 	// ServiceAccountIssuer is the issuer of service account tokens, a URL, and the audience of
 	// tokens for the API server.
 	ServiceAccountIssuer string
+	// ServiceAccountJWKSURI is the URL of the public keys in the OIDC configuration of the issuer. If empty, it is
+	// a path of the issuer.
+	ServiceAccountJWKSURI string
+	// Authentication selects further sources of identities.
+	Authentication authn.Options
 	// MaxTokenExpiration is the maximum validity of a service account token, regardless of the
 	// request. 0 means no limit.
 	MaxTokenExpiration time.Duration
@@ -85,8 +94,11 @@ type Config struct {
 	MaxRequestsInFlight, MaxMutatingRequestsInFlight int
 	// Audit configures the audit log. Relative paths are below DataDir.
 	Audit audit.Options
-	// DisabledAdmissionPlugins names admission plugins that do not run, see admission.Names.
-	DisabledAdmissionPlugins []string
+	// EnabledAdmissionPlugins and DisabledAdmissionPlugins name admission plugins to enable that do not run by
+	// default, and to disable, see admission.Names.
+	EnabledAdmissionPlugins, DisabledAdmissionPlugins []string
+	// AdmissionConfigFile is a file of kind AdmissionConfiguration. If empty, plugins have their defaults.
+	AdmissionConfigFile string
 	// Version is the version of this program, for logs and /version.
 	Version string
 	Log     *slog.Logger
@@ -109,7 +121,7 @@ func Default() Config {
 		ServiceRepairInterval:       3 * time.Minute,
 		ExtendTokenExpiration:       true, Controllers: []string{allControllers},
 		MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200,
-		Audit: audit.DefaultOptions(),
+		Audit: audit.DefaultOptions(), Authentication: authn.DefaultOptions(),
 	}
 }
 
@@ -166,6 +178,9 @@ func (c *Config) Validate() error {
 	if err := c.Audit.Validate(); err != nil {
 		return err
 	}
+	if err := c.checkAccess(); err != nil {
+		return err
+	}
 	return validateControllers(c.Controllers, ControllerNames())
 }
 
@@ -191,6 +206,17 @@ func (c *Config) checkCertificates() error {
 		return fmt.Errorf("node-return-period: %s: must not be negative", c.NodeReturnPeriod)
 	}
 	return nil
+}
+
+// checkAccess checks the settings of identities, admission and encryption.
+func (c *Config) checkAccess() error {
+	if c.EncryptionConfigReload && c.EncryptionConfig == "" {
+		return fmt.Errorf("encryption-provider-config-automatic-reload: must be set with encryption-provider-config")
+	}
+	if err := c.Authentication.Validate(); err != nil {
+		return err
+	}
+	return admission.ValidateNames(c.EnabledAdmissionPlugins, c.DisabledAdmissionPlugins)
 }
 
 func (c *Config) path(elem ...string) string {

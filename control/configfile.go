@@ -75,8 +75,13 @@ type ConfigFile struct {
 	MaxRequestsInflight                 *int            `json:"maxRequestsInflight,omitempty"`
 	MaxMutatingRequestsInflight         *int            `json:"maxMutatingRequestsInflight,omitempty"`
 	Audit                               auditFields     `json:"audit,omitzero"`
+	ServiceAccountJWKSURI               string          `json:"serviceAccountJWKSURI,omitempty"`
+	Authentication                      authFields      `json:"authentication,omitzero"`
+	EnableAdmissionPlugins              []string        `json:"enableAdmissionPlugins,omitempty"`
 	DisableAdmissionPlugins             []string        `json:"disableAdmissionPlugins,omitempty"`
+	AdmissionControlConfigFile          string          `json:"admissionControlConfigFile,omitempty"`
 	EncryptionProviderConfig            string          `json:"encryptionProviderConfig,omitempty"`
+	EncryptionProviderConfigReload      *bool           `json:"encryptionProviderConfigAutomaticReload,omitempty"`
 }
 
 // ReadConfigFile reads a configuration file. Errors name the line and the field.
@@ -85,6 +90,11 @@ func ReadConfigFile(path string) (*ConfigFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
+	return parseConfigFile(path, text)
+}
+
+// parseConfigFile parses the text of a configuration file. The path is part of errors.
+func parseConfigFile(path string, text []byte) (*ConfigFile, error) {
 	documents, err := strictyaml.Parse(text, strictyaml.Limits{Documents: 1})
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
@@ -179,9 +189,15 @@ func (f *ConfigFile) ApplyTo(c *Config, isSet func(flag string) bool) {
 	text("service-account-issuer", &c.ServiceAccountIssuer, f.ServiceAccountIssuer)
 	setIfGiven(isSet, "max-requests-inflight", &c.MaxRequestsInFlight, f.MaxRequestsInflight)
 	setIfGiven(isSet, "max-mutating-requests-inflight", &c.MaxMutatingRequestsInFlight, f.MaxMutatingRequestsInflight)
+	text("service-account-jwks-uri", &c.ServiceAccountJWKSURI, f.ServiceAccountJWKSURI)
+	f.Authentication.applyTo(&c.Authentication, isSet)
 	f.Audit.applyTo(&c.Audit, isSet)
+	list("enable-admission-plugins", &c.EnabledAdmissionPlugins, f.EnableAdmissionPlugins)
+	text("admission-control-config-file", &c.AdmissionConfigFile, f.AdmissionControlConfigFile)
 	list("disable-admission-plugins", &c.DisabledAdmissionPlugins, f.DisableAdmissionPlugins)
 	text("encryption-provider-config", &c.EncryptionConfig, f.EncryptionProviderConfig)
+	setIfGiven(isSet, "encryption-provider-config-automatic-reload", &c.EncryptionConfigReload,
+		f.EncryptionProviderConfigReload)
 }
 
 // applyListen copies the address and the port of the API.

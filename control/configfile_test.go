@@ -3,10 +3,13 @@ package control
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"berth/control/authn"
 )
 
 const configHeader = "apiVersion: berth.dev/v1alpha1\nkind: ControlConfiguration\n"
@@ -138,6 +141,11 @@ func TestConfigValidateErrorNamesField(t *testing.T) {
 			c.NodeMonitorGracePeriod = 0
 		}, "node-monitor-grace-period: 0s is too short"},
 		{"etcd certificate without key", func(c *Config) { c.Etcd.CertFile = "/x" }, "etcd-keyfile"},
+		{"reload without a file", func(c *Config) { c.EncryptionConfigReload = true },
+			"encryption-provider-config-automatic-reload"},
+		{"unknown admission plugin", func(c *Config) { c.EnabledAdmissionPlugins = []string{"Nonsense"} },
+			`enable-admission-plugins plugin "Nonsense" is unknown`},
+		{"authentication", func(c *Config) { c.Authentication.OIDC.ClientID = "x" }, "oidc-issuer-url"},
 		{"etcd CA without etcd servers", func(c *Config) { c.Etcd.CAFile = "/x" }, "etcd-servers"},
 	} {
 		config := Default()
@@ -149,5 +157,76 @@ func TestConfigValidateErrorNamesField(t *testing.T) {
 	config := Default()
 	if err := config.Validate(); err != nil {
 		t.Errorf("default config: %v", err)
+	}
+}
+
+// FuzzConfigFile checks that no file makes the server panic, and that errors name the file.
+func FuzzConfigFile(f *testing.F) {
+	for _, seed := range []string{configHeader, configHeader + "listen: 192.0.2.1\nsecurePort: 0\n",
+		configHeader + "podRanges: [10.42.0.0/16]\nnodePorts: 1-2\nloadBalancerPool: [192.0.2.1-192.0.2.2]\n",
+		configHeader + "authentication: {oidc: {requiredClaims: {a: b}}, tokenWebhook: {cacheTTL: 1s}}\n",
+		configHeader + "audit: {log: {path: \"-\"}}\n", "", "a: &a [*a]"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		file, err := parseConfigFile("control.yaml", text)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "configuration control.yaml: ") {
+				t.Errorf("got error %v", err)
+			}
+			return
+		}
+		c := Default()
+		file.ApplyTo(&c, func(string) bool { return false })
+		_, _ = file.Deprecations(), c.Validate() // most files are not valid
+	})
+}
+
+// TestConfigFileOfAccess: the fields of identity and admission correspond to flags, which take precedence.
+func TestConfigFileOfAccess(t *testing.T) {
+	t.Parallel()
+	f, err := ReadConfigFile(file(t, configHeader+`authentication:
+  configFile: a
+  anonymousAuth: false
+  oidc: {issuerURL: https://a, clientID: b, caFile: c, usernameClaim: d, usernamePrefix: e, groupsClaim: f,
+    groupsPrefix: g, signingAlgs: [ES256], requiredClaims: {h: i}}
+  tokenWebhook: {configFile: w, cacheTTL: 1s, version: v1}
+  requestHeader: {clientCAFile: h, allowedNames: [a], usernameHeaders: [b], uidHeaders: [c], groupHeaders: [d],
+    extraHeadersPrefix: [e]}
+serviceAccountJWKSURI: https://k
+enableAdmissionPlugins: [AlwaysPullImages]
+admissionControlConfigFile: x
+encryptionProviderConfig: y
+encryptionProviderConfigAutomaticReload: true
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	no := false
+	want := Default()
+	want.ServiceAccountJWKSURI, want.AdmissionConfigFile = "https://k", "x"
+	want.EnabledAdmissionPlugins, want.EncryptionConfig, want.EncryptionConfigReload = []string{"AlwaysPullImages"}, "y",
+		true
+	o := &want.Authentication
+	o.ConfigFile, o.Anonymous = "a", &no
+	o.OIDC = authn.OIDCOptions{IssuerURL: "https://a", ClientID: "b", CAFile: "c", UsernameClaim: "d",
+		UsernamePrefix: "e", GroupsClaim: "f", GroupsPrefix: "g", SigningAlgs: []string{"ES256"},
+		RequiredClaims: map[string]string{"h": "i"}}
+	o.Webhook = authn.WebhookOptions{ConfigFile: "w", CacheTTL: time.Second, Version: "v1"}
+	o.RequestHeader = authn.RequestHeaderOptions{ClientCAFile: "h", AllowedNames: []string{"a"},
+		UsernameHeaders: []string{"b"}, UIDHeaders: []string{"c"}, GroupHeaders: []string{"d"},
+		ExtraHeaderPrefixes: []string{"e"}}
+	got := Default()
+	f.ApplyTo(&got, func(string) bool { return false })
+	got.Log, want.Log = nil, nil
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	got = Default()
+	f.ApplyTo(&got, func(string) bool { return true })
+	want = Default()
+	got.Log, want.Log = nil, nil
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("with all flags: got %+v, want %+v", got, want)
 	}
 }

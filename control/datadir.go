@@ -1,16 +1,10 @@
 package control
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"syscall"
-
-	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
-
-	"berth/control/pki"
 )
 
 // errDataDirInUse means that a server is running on the data directory.
@@ -33,23 +27,4 @@ func lockDataDir(c *Config) (*os.File, error) {
 		return nil, fmt.Errorf("data directory %s: %w", c.DataDir, err)
 	}
 	return f, nil
-}
-
-// loadEncryptionConfig loads the EncryptionConfiguration. At the first start it creates one with a
-// new key.
-func loadEncryptionConfig(ctx context.Context, c *Config) (encryptionconfig.StaticTransformers, error) {
-	path := c.EncryptionConfig
-	if path == "" {
-		path = c.path("pki", "encryption.yaml")
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			if err := pki.WriteEncryptionConfig(path); err != nil {
-				return nil, err
-			}
-		}
-	}
-	config, err := encryptionconfig.LoadEncryptionConfig(ctx, path, false, "berth-control")
-	if err != nil {
-		return nil, fmt.Errorf("encryption configuration %s: %w", path, err)
-	}
-	return config.Transformers, nil
 }

@@ -15,7 +15,7 @@ import (
 // addPolicy creates the default cluster roles and priority classes before the server becomes ready,
 // and serves service account issuer discovery.
 func (s *Server) addPolicy() error {
-	discovery, err := tokens.NewDiscovery(s.ServiceAccountIssuer, "", s.access.keys)
+	discovery, err := tokens.NewDiscovery(s.ServiceAccountIssuer, s.ServiceAccountJWKSURI, s.access.keys)
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ type Server struct {
 	listener       net.Listener
 	member         *storage.Member // nil with an external etcd cluster
 	storageFactory *storageFactory
+	encryption     *encryption
 	serving        *pki.Certificate
 	auditor        *audit.Auditor
 	limits         requestLimits
@@ -143,8 +144,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	transformers, err := loadEncryptionConfig(ctx, &s.Config)
-	if err != nil {
+	if s.encryption, err = openEncryption(&s.Config); err != nil {
 		return errors.Join(err, client.Close())
 	}
 	s.Scheme, s.Kinds = scheme.New(), registry.All()
@@ -161,7 +161,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 			})
 		}
 	}
-	s.storageFactory = newStorageFactory(client, s.Scheme, s.Kinds, transformers, s.EtcdCompactionInterval)
+	s.storageFactory = newStorageFactory(client, s.Scheme, s.Kinds, s.encryption.transformers, s.EtcdCompactionInterval)
 	s.EtcdClient = client.Client
 	s.StoreOptions = registry.StoreOptions{Typer: s.Scheme, RESTOptions: s.storageFactory}
 	return nil
@@ -218,8 +218,15 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config.BuildHandlerChainFunc = s.handlers
 	config.RESTOptionsGetter = s.storageFactory
 	config.ShutdownWatchTerminationGracePeriod = time.Second
+	s.encryption.addHealthChecks(config)
 	config.AddHealthChecks(healthz.NamedCheck("etcd", newCachedCheck(s.checkEtcd).check))
 	config.Authentication.Authenticator, config.Authentication.APIAudiences = s.access.authenticator, s.access.audiences
+	if proxy := s.access.frontProxy; proxy != nil {
+		config.Authentication.RequestHeaderConfig = proxy
+		if err := config.Authentication.ApplyClientCert(proxy.CAContentProvider, config.SecureServing); err != nil {
+			return nil, fmt.Errorf("requestheader-client-ca-file: %w", err)
+		}
+	}
 	config.Authorization.Authorizer, config.RuleResolver = s.access.authorizer, s.access.rbac
 	config.AuditBackend, config.AuditPolicyRuleEvaluator = s.auditor.Backend, s.auditor.Evaluator
 	if err := s.addRequestLimits(config); err != nil {
@@ -241,6 +248,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.waitUntilReady(serving) })
 	wg.Go(func() { s.renewCertificates(serving) })
+	wg.Go(func() { s.access.issuers.Run(serving) })
 	wg.Go(func() { s.limits.run(serving, s.ready) })
 	if s.member != nil {
 		wg.Go(func() {
@@ -251,6 +259,7 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 		})
 	}
+	s.encryption.watch()
 	waitControllers := s.runControllers(serving)
 	err := s.generic.PrepareRun().RunWithContext(serving)
 	stop(err)
@@ -292,6 +301,9 @@ func (s *Server) Close() {
 		close(s.access.drained)
 		s.access.drained = nil
 	}
+	if s.Assembly != nil && s.access.issuers != nil {
+		s.access.issuers.Close()
+	}
 	if s.generic != nil {
 		s.generic.Destroy()
 	}
@@ -300,6 +312,10 @@ func (s *Server) Close() {
 			s.Log.Debug("etcd client close failed", "err", err)
 		}
 		s.storageFactory = nil
+	}
+	if s.encryption != nil {
+		s.encryption.close()
+		s.encryption = nil
 	}
 	if s.member != nil {
 		s.member.Close()

@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
@@ -39,14 +39,14 @@ type storageFactory struct {
 	}
 	scheme       *scheme.Set
 	kinds        []*registry.Kind
-	transformers encryptionconfig.StaticTransformers
+	transformers value.ResourceTransformers
 }
 
 func newStorageFactory(
 	client *etcdclient.Client,
 	set *scheme.Set,
 	table []*registry.Kind,
-	transformers encryptionconfig.StaticTransformers,
+	transformers value.ResourceTransformers,
 	compactEvery time.Duration,
 ) *storageFactory {
 	// The library checks this feature for the client of each store. Ours have no endpoints (see

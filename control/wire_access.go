@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -31,6 +32,9 @@ import (
 // healthPaths are accessible without authentication.
 var healthPaths = []string{"/healthz", "/livez", "/readyz"}
 
+// serverID identifies this server in the labels of metrics.
+const serverID = "berth-control"
+
 // access holds authentication and authorization.
 type access struct {
 	audiences     authenticator.Audiences
@@ -38,7 +42,9 @@ type access struct {
 	bootstrap     *tokens.BootstrapAuthenticator
 	attempts      *tokens.Attempts
 	tokenCache    *tokens.BootstrapCache
-	authenticator authenticator.Request
+	authenticator authn.Authenticator
+	issuers       *authn.Issuers
+	frontProxy    *authenticatorfactory.RequestHeaderConfig // nil: none
 	rbac          *authz.RBAC
 	authorizer    authorizer.Authorizer
 	aggregation   *authz.ClusterRoleAggregation
@@ -63,7 +69,9 @@ func (a *Assembly) openAccess() (err error) {
 	x.attempts, x.tokenCache = tokens.NewAttempts(nil), tokens.NewBootstrapCache(a.Client)
 	x.bootstrap = &tokens.BootstrapAuthenticator{Lookup: x.tokenCache.Get,
 		Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
-	x.authenticator = a.newAuthenticator()
+	if err := a.openAuthenticator(); err != nil {
+		return err
+	}
 	if err := a.openAuthorizers(); err != nil {
 		return err
 	}
@@ -71,9 +79,24 @@ func (a *Assembly) openAccess() (err error) {
 	return err
 }
 
-func (a *Assembly) newAuthenticator() authenticator.Request {
-	x := &a.access
-	return authn.New(authn.Config{
+// openAuthenticator creates the authenticators. Some depend on files, whose errors it returns.
+func (a *Assembly) openAuthenticator() (err error) {
+	x, o := &a.access, &a.Authentication
+	for _, text := range o.RequestHeader.Warnings() {
+		a.Log.Warn("front proxy headers incomplete", "warning", text)
+	}
+	if x.frontProxy, err = o.RequestHeader.Config(); err != nil {
+		return err
+	}
+	webhook, err := o.Webhook.Authenticator(x.audiences)
+	if err != nil {
+		return err
+	}
+	if x.issuers, err = authn.OpenIssuers(o, authn.IssuersConfig{Audiences: x.audiences,
+		ServiceAccountIssuers: []string{a.ServiceAccountIssuer}, ServerID: serverID, Log: a.Log}); err != nil {
+		return err
+	}
+	x.authenticator = authn.New(authn.Config{
 		ClientCA: a.clientCA, KubeletClientName: pki.KubeletClientUser, VerifySignature: a.Authority.CheckSignature,
 		ReturnPeriod: a.NodeReturnPeriod,
 		ServiceAccountTokens: &tokens.Verifier{
@@ -84,7 +107,9 @@ func (a *Assembly) newAuthenticator() authenticator.Request {
 			Rejected:  tokens.NewRejectedTokens(),
 		},
 		BootstrapTokens: x.attempts.Limit(x.bootstrap), LoopbackTokens: &x.identities, Audiences: x.audiences,
+		RequestHeader: x.frontProxy, IssuerTokens: x.issuers, WebhookTokens: webhook, Anonymous: x.issuers,
 	})
+	return nil
 }
 
 // clientCA is called for each request, because the authority's certificate may have been renewed.
@@ -122,7 +147,7 @@ func (a *Assembly) openAuthorizers() error {
 func (a *Assembly) extraResources() []Resource {
 	authenticationV1, authorizationV1 := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	return []Resource{
-		{authenticationV1, "tokenreviews", authn.NewTokenReviews(tokens.Unlimited(a.access.authenticator),
+		{authenticationV1, "tokenreviews", authn.NewTokenReviews(tokens.Unlimited(a.access.authenticator.Credentials),
 			a.access.audiences)},
 		{authenticationV1, "selfsubjectreviews", authn.NewSelfSubjectReviews()},
 		{authorizationV1, "subjectaccessreviews", authz.NewSubjectAccessReviews(a.access.authorizer)},

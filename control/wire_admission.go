@@ -22,12 +22,20 @@ func (a *Assembly) admission() (genericadmission.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dynamic client: %w", err)
 	}
+	configurations, err := admission.ReadConfigurations(a.AdmissionConfigFile)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range admission.Warnings(a.EnabledAdmissionPlugins, a.DisabledAdmissionPlugins) {
+		a.Log.Warn("admission plugin not configurable", "warning", text)
+	}
 	return admission.New(admission.Config{
 		Client: a.Client, Informers: a.Informers, Authorizer: a.access.authorizer, RBAC: a.access.rbac,
 		Bootstrap: a.access.bootstrap, GetPod: a.storeGetter().Pod,
 		CountedResources: registry.Namespaced(a.Kinds), Audience: a.ServiceAccountIssuer,
 		Drained:  a.access.drained,
-		Disabled: a.DisabledAdmissionPlugins,
+		Enabled:  a.EnabledAdmissionPlugins,
+		Disabled: a.DisabledAdmissionPlugins, Configurations: configurations,
 		Services: a.serviceResolver(), WebhookAuthentication: a.webhookAuthentication(),
 		Mapper: a.restMapper(), Dynamic: objects, PolicyClient: a.policyClient(),
 		NotIntercepted: registry.NotIntercepted(),

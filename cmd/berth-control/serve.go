@@ -45,6 +45,9 @@ A configuration file has the same settings as the flags. A flag takes precedence
   loadBalancerPool: [192.0.2.16/28] # addresses for Services of type LoadBalancer
   advertiseAddress: 192.0.2.1       # address by which pods reach the server
   controllers: ["*"]                # controllers to enable, as in --controllers
+  authentication:                   # further users, see docs/control-access.md
+    configFile: /etc/berth-control/authentication.yaml
+  admissionControlConfigFile: /etc/berth-control/admission.yaml
   audit:                            # audit log, see the flags --audit-*
     policyFile: /etc/berth-control/audit-policy.yaml
     log: {path: audit.log, maxAge: 0, maxBackup: 3, maxSize: 16}
@@ -133,6 +136,19 @@ func serveFlags(f *pflag.FlagSet, c *control.Config, verbosity *int) {
 		"IP address of the API; an unspecified address (0.0.0.0 or ::) selects all interfaces")
 	f.Var(listenPort{&c.Listen}, "secure-port", "port of the API; 0 selects a free port")
 	f.StringSliceVar(
+		&c.EnabledAdmissionPlugins,
+		"enable-admission-plugins",
+		nil,
+		"admission plugins to enable in addition to the default ones; disabled by default: "+
+			strings.Join(admission.NamesDisabledByDefault(), ", "),
+	)
+	f.StringVar(
+		&c.AdmissionConfigFile,
+		"admission-control-config-file",
+		"",
+		"file of kind AdmissionConfiguration (apiserver.config.k8s.io) with the configuration of admission plugins",
+	)
+	f.StringSliceVar(
 		&c.DisabledAdmissionPlugins,
 		"disable-admission-plugins",
 		nil,
@@ -148,6 +164,7 @@ func serveFlags(f *pflag.FlagSet, c *control.Config, verbosity *int) {
 	storeFlags(f, c)
 	tokenAndCertificateFlags(f, c)
 	nodeAndServiceFlags(f, c)
+	authenticationFlags(f, &c.Authentication)
 	requestFlags(f, c)
 	auditFlags(f, &c.Audit)
 }
@@ -175,6 +192,13 @@ func storeFlags(f *pflag.FlagSet, c *control.Config) {
 		"",
 		"EncryptionConfiguration file to use instead of DATA-DIR/pki/encryption.yaml",
 	)
+	f.BoolVar(
+		&c.EncryptionConfigReload,
+		"encryption-provider-config-automatic-reload",
+		false,
+		"apply changes of the file in --encryption-provider-config while the server runs; all KMS providers then "+
+			"have one health check, kms-providers",
+	)
 	f.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "time after which events are deleted")
 	f.DurationVar(
 		&c.EtcdCompactionInterval,
@@ -199,6 +223,12 @@ func tokenAndCertificateFlags(f *pflag.FlagSet, c *control.Config) {
 		"service-account-issuer",
 		c.ServiceAccountIssuer,
 		"issuer of service account tokens, a URL",
+	)
+	f.StringVar(
+		&c.ServiceAccountJWKSURI,
+		"service-account-jwks-uri",
+		c.ServiceAccountJWKSURI,
+		"https URL of the public keys in /.well-known/openid-configuration (default: /openid/v1/jwks of the issuer)",
 	)
 	f.DurationVar(
 		&c.MaxTokenExpiration,

@@ -6,10 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/group"
-	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
@@ -36,6 +35,13 @@ type Config struct {
 	ServiceAccountTokens, BootstrapTokens authenticator.Token
 	// LoopbackTokens authenticates the components of the server itself, for the API server's audiences. Nil: none.
 	LoopbackTokens authenticator.Token
+	// RequestHeader accepts the users that a front proxy authenticates. Nil: none.
+	RequestHeader *authenticatorfactory.RequestHeaderConfig
+	// IssuerTokens authenticates JWTs of other issuers, for the API server's audiences. WebhookTokens authenticates
+	// all other tokens. Nil: none.
+	IssuerTokens, WebhookTokens authenticator.Token
+	// Anonymous authenticates requests without credentials. Nil: they are rejected.
+	Anonymous authenticator.Request
 	// Audiences are the API server's own audiences.
 	Audiences authenticator.Audiences
 }
@@ -50,14 +56,20 @@ func (c Config) certificateUser(chain []*stdx509.Certificate) (*authenticator.Re
 	return x509.CommonNameUserConversion(chain)
 }
 
-// anonymousPaths are the only paths that allow anonymous requests: those of the ClusterRole
-// system:public-info-viewer.
-var anonymousPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/"}
+// Authenticator authenticates requests by credentials, or as anonymous. Credentials authenticates by credentials only.
+type Authenticator struct {
+	authenticator.Request
+	Credentials authenticator.Request
+}
 
-// New returns the request authenticator of the API server. Tokens are not cached, so that a revoked
-// token is rejected immediately.
-func New(c Config) authenticator.Request {
+// New returns the request authenticator of the API server. Service account tokens and bootstrap tokens are not
+// cached, so that a revoked token is rejected immediately.
+func New(c Config) Authenticator {
 	var authenticators []authenticator.Request
+	if c.RequestHeader != nil {
+		authenticators = append(authenticators, authenticator.WrapAudienceAgnosticRequest(c.Audiences,
+			frontProxyAuthenticator(c.RequestHeader)))
+	}
 	if c.ClientCA != nil {
 		authenticators = append(authenticators, authenticator.WrapAudienceAgnosticRequest(c.Audiences,
 			x509.NewDynamic(c.ClientCA, x509.UserConversionFunc(c.certificateUser))))
@@ -66,19 +78,29 @@ func New(c Config) authenticator.Request {
 		authenticators = append(authenticators, authenticator.WrapAudienceAgnosticRequest(c.Audiences,
 			&returningNodeAuthenticator{c.VerifySignature, c.ReturnPeriod, time.Now}))
 	}
+	tokens := c.tokens()
+	authenticators = append(authenticators, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
+	authenticated := group.NewAuthenticatedGroupAdder(union.New(authenticators...))
+	if c.Anonymous == nil {
+		return Authenticator{authenticated, authenticated}
+	}
+	// An invalid credential is an error. The request is not downgraded to an anonymous one.
+	return Authenticator{union.NewFailOnError(authenticated, c.Anonymous), authenticated}
+}
+
+// tokens returns the authenticator of bearer tokens. Those of the server come first, so that they are never sent to a
+// webhook while they are valid.
+func (c Config) tokens() authenticator.Token {
 	sources := []authenticator.Token{c.ServiceAccountTokens, authenticator.WrapAudienceAgnosticToken(c.Audiences,
 		c.BootstrapTokens)}
 	if c.LoopbackTokens != nil {
 		sources = slices.Insert(sources, 0, authenticator.WrapAudienceAgnosticToken(c.Audiences, c.LoopbackTokens))
 	}
-	tokens := tokenunion.NewFailOnError(sources...)
-	authenticators = append(authenticators, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
-	authenticated := group.NewAuthenticatedGroupAdder(union.New(authenticators...))
-	var conditions []apiserver.AnonymousAuthCondition
-	for _, p := range anonymousPaths {
-		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})
+	own := tokenunion.NewFailOnError(sources...)
+	others := slices.DeleteFunc([]authenticator.Token{c.IssuerTokens, c.WebhookTokens},
+		func(t authenticator.Token) bool { return t == nil })
+	if len(others) == 0 {
+		return own
 	}
-	// An invalid credential is an error even on the anonymous paths. The request is not downgraded
-	// to an anonymous one.
-	return union.NewFailOnError(authenticated, anonymous.NewAuthenticator(conditions))
+	return tokenunion.New(slices.Insert(others, 0, own)...)
 }

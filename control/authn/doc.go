@@ -1,5 +1,5 @@
-// Package authn authenticates requests by client certificate, service account token or bootstrap
-// token, in this order. Anonymous requests are allowed for the health checks and the version only.
+// Package authn authenticates requests by the headers of a front proxy, client certificate, service account token,
+// bootstrap token, JWT of another issuer or webhook, in this order. Requests without credentials are anonymous.
 //
 // It also serves tokenreviews and selfsubjectreviews. Permissions are decided in control/authz.
 package authn

@@ -30,6 +30,10 @@ func NewDiscovery(issuer, keySetURI string, keys *Keyring) (*Discovery, error) {
 	}
 	if keySetURI == "" {
 		keySetURI = strings.TrimSuffix(issuer, "/") + KeySetPath
+	} else if u, err := url.Parse(keySetURI); err != nil {
+		return nil, fmt.Errorf("service-account-jwks-uri: %w", err)
+	} else if u.Scheme != "https" {
+		return nil, fmt.Errorf("service-account-jwks-uri requires https scheme, parsed as: %s", u)
 	}
 	set, err := keys.webKeys()
 	if err != nil {

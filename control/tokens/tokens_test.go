@@ -375,6 +375,21 @@ func TestDiscoveryKeysVerifyTokens(t *testing.T) {
 	}
 }
 
+// TestDiscoveryKeySetURI publishes the keys at another URL.
+func TestDiscoveryKeySetURI(t *testing.T) {
+	t.Parallel()
+	for _, ring := range testKeyrings(t) {
+		d, err := NewDiscovery(testIssuer, "https://keys.example.com/jwks", ring)
+		if err != nil || !strings.Contains(string(d.Configuration), `"jwks_uri":"https://keys.example.com/jwks"`) {
+			t.Errorf("got %v, %v", d, err)
+		}
+		if _, err := NewDiscovery(testIssuer, "http://keys.example.com/jwks", ring); err == nil ||
+			!strings.Contains(err.Error(), "service-account-jwks-uri requires https scheme") {
+			t.Errorf("http: got %v", err)
+		}
+	}
+}
+
 func publicOf(t *testing.T, k webKey) crypto.PublicKey {
 	t.Helper()
 	decoded := func(s string) []byte {
