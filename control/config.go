@@ -219,6 +219,16 @@ func (c *Config) checkAccess() error {
 	return admission.ValidateNames(c.EnabledAdmissionPlugins, c.DisabledAdmissionPlugins)
 }
 
+// warnAccess logs settings of identities and admission that are ignored or incomplete.
+func (c *Config) warnAccess() {
+	for _, text := range c.Authentication.RequestHeader.Warnings() {
+		c.Log.Warn("front proxy headers incomplete", "warning", text)
+	}
+	for _, text := range admission.Warnings(c.EnabledAdmissionPlugins, c.DisabledAdmissionPlugins) {
+		c.Log.Warn("admission plugin not configurable", "warning", text)
+	}
+}
+
 func (c *Config) path(elem ...string) string {
 	return filepath.Join(append([]string{c.DataDir}, elem...)...)
 }

@@ -49,6 +49,7 @@ func New(ctx context.Context, c Config) (_ *Server, err error) {
 		return nil, err
 	}
 	c.warnDeprecatedControllers()
+	c.warnAccess()
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
@@ -221,7 +222,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	s.encryption.addHealthChecks(config)
 	config.AddHealthChecks(healthz.NamedCheck("etcd", newCachedCheck(s.checkEtcd).check))
 	config.Authentication.Authenticator, config.Authentication.APIAudiences = s.access.authenticator, s.access.audiences
-	if proxy := s.access.frontProxy; proxy != nil {
+	if proxy := s.access.sources.RequestHeader; proxy != nil {
 		config.Authentication.RequestHeaderConfig = proxy
 		if err := config.Authentication.ApplyClientCert(proxy.CAContentProvider, config.SecureServing); err != nil {
 			return nil, fmt.Errorf("requestheader-client-ca-file: %w", err)
@@ -248,7 +249,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.waitUntilReady(serving) })
 	wg.Go(func() { s.renewCertificates(serving) })
-	wg.Go(func() { s.access.issuers.Run(serving) })
+	wg.Go(func() { s.access.sources.Issuers.Run(serving) })
 	wg.Go(func() { s.limits.run(serving, s.ready) })
 	if s.member != nil {
 		wg.Go(func() {
@@ -301,8 +302,8 @@ func (s *Server) Close() {
 		close(s.access.drained)
 		s.access.drained = nil
 	}
-	if s.Assembly != nil && s.access.issuers != nil {
-		s.access.issuers.Close()
+	if s.Assembly != nil && s.access.sources.Issuers != nil {
+		s.access.sources.Issuers.Close()
 	}
 	if s.generic != nil {
 		s.generic.Destroy()

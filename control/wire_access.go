@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -43,8 +42,7 @@ type access struct {
 	attempts      *tokens.Attempts
 	tokenCache    *tokens.BootstrapCache
 	authenticator authn.Authenticator
-	issuers       *authn.Issuers
-	frontProxy    *authenticatorfactory.RequestHeaderConfig // nil: none
+	sources       authn.Sources
 	rbac          *authz.RBAC
 	authorizer    authorizer.Authorizer
 	aggregation   *authz.ClusterRoleAggregation
@@ -81,18 +79,8 @@ func (a *Assembly) openAccess() (err error) {
 
 // openAuthenticator creates the authenticators. Some depend on files, whose errors it returns.
 func (a *Assembly) openAuthenticator() (err error) {
-	x, o := &a.access, &a.Authentication
-	for _, text := range o.RequestHeader.Warnings() {
-		a.Log.Warn("front proxy headers incomplete", "warning", text)
-	}
-	if x.frontProxy, err = o.RequestHeader.Config(); err != nil {
-		return err
-	}
-	webhook, err := o.Webhook.Authenticator(x.audiences)
-	if err != nil {
-		return err
-	}
-	if x.issuers, err = authn.OpenIssuers(o, authn.IssuersConfig{Audiences: x.audiences,
+	x := &a.access
+	if x.sources, err = a.Authentication.Open(authn.IssuersConfig{Audiences: x.audiences,
 		ServiceAccountIssuers: []string{a.ServiceAccountIssuer}, ServerID: serverID, Log: a.Log}); err != nil {
 		return err
 	}
@@ -107,7 +95,8 @@ func (a *Assembly) openAuthenticator() (err error) {
 			Rejected:  tokens.NewRejectedTokens(),
 		},
 		BootstrapTokens: x.attempts.Limit(x.bootstrap), LoopbackTokens: &x.identities, Audiences: x.audiences,
-		RequestHeader: x.frontProxy, IssuerTokens: x.issuers, WebhookTokens: webhook, Anonymous: x.issuers,
+		RequestHeader: x.sources.RequestHeader, IssuerTokens: x.sources.Issuers, WebhookTokens: x.sources.Webhook,
+		Anonymous: x.sources.Issuers,
 	})
 	return nil
 }

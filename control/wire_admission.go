@@ -26,9 +26,6 @@ func (a *Assembly) admission() (genericadmission.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, text := range admission.Warnings(a.EnabledAdmissionPlugins, a.DisabledAdmissionPlugins) {
-		a.Log.Warn("admission plugin not configurable", "warning", text)
-	}
 	return admission.New(admission.Config{
 		Client: a.Client, Informers: a.Informers, Authorizer: a.access.authorizer, RBAC: a.access.rbac,
 		Bootstrap: a.access.bootstrap, GetPod: a.storeGetter().Pod,

@@ -13,6 +13,27 @@ import (
 	webhooktoken "k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 )
 
+// Sources are the sources of identities that an administrator configures.
+type Sources struct {
+	Issuers *Issuers
+	// Webhook authenticates tokens. Nil: none.
+	Webhook authenticator.Token
+	// RequestHeader is the front proxy. Nil: none.
+	RequestHeader *authenticatorfactory.RequestHeaderConfig
+}
+
+// Open reads the files of the options. The caller must close Issuers.
+func (o *Options) Open(c IssuersConfig) (s Sources, err error) {
+	if s.RequestHeader, err = o.RequestHeader.Config(); err != nil {
+		return s, err
+	}
+	if s.Webhook, err = o.Webhook.Authenticator(c.Audiences); err != nil {
+		return s, err
+	}
+	s.Issuers, err = OpenIssuers(o, c)
+	return s, err
+}
+
 // Authenticator returns an authenticator that sends tokens to the webhook, or nil without a webhook. audiences are
 // those of the API server: a webhook that does not name audiences accepts tokens for these.
 func (o *WebhookOptions) Authenticator(audiences authenticator.Audiences) (authenticator.Token, error) {
