@@ -165,7 +165,10 @@ func FuzzConfigFile(f *testing.F) {
 	for _, seed := range []string{configHeader, configHeader + "listen: 192.0.2.1\nsecurePort: 0\n",
 		configHeader + "podRanges: [10.42.0.0/16]\nnodePorts: 1-2\nloadBalancerPool: [192.0.2.1-192.0.2.2]\n",
 		configHeader + "authentication: {oidc: {requiredClaims: {a: b}}, tokenWebhook: {cacheTTL: 1s}}\n",
-		configHeader + "audit: {log: {path: \"-\"}}\n", "", "a: &a [*a]"} {
+		configHeader + "audit: {log: {path: \"-\"}}\n", "", "a: &a [*a]",
+		configHeader + "podRanges: [\"\"]\nserviceRanges: [\"\"]\nloadBalancerPool: [\"\"]\n",
+		configHeader + "serviceRanges: [\"\"]\n", configHeader + "advertiseAddress: \"\"\n",
+		configHeader + "nodePorts: \"\"\n"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
