@@ -160,7 +160,7 @@ func (c *Config) snapshot(ctx context.Context, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer unlockDataDir(lock)
 	m, err := storage.Start(ctx, storage.Options{Dir: c.path("etcd"), Log: c.Log})
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Close()
+	defer unlockDataDir(lock)
 	for _, name := range []string{"etcd", "pki", restoringDir} {
 		if _, err := os.Lstat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Join(

@@ -28,3 +28,10 @@ func lockDataDir(c *Config) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// unlockDataDir releases the lock. Closing the file is not enough: a child process that another goroutine is starting
+// holds a copy of it until it executes its program.
+func unlockDataDir(f *os.File) {
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	_ = f.Close()
+}

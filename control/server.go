@@ -332,7 +332,7 @@ func (s *Server) Close() {
 		_ = s.listener.Close() // closed already if the server was running
 	}
 	if s.lock != nil {
-		_ = s.lock.Close() // releases the lock
+		unlockDataDir(s.lock)
 		s.lock = nil
 	}
 }
