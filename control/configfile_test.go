@@ -208,8 +208,8 @@ encryptionProviderConfigAutomaticReload: true
 	no := false
 	want := Default()
 	want.ServiceAccountJWKSURI, want.AdmissionConfigFile = "https://k", "x"
-	want.EnabledAdmissionPlugins, want.EncryptionConfig, want.EncryptionConfigReload = []string{"AlwaysPullImages"}, "y",
-		true
+	want.EnabledAdmissionPlugins = []string{"AlwaysPullImages"}
+	want.EncryptionConfig, want.EncryptionConfigReload = "y", true
 	o := &want.Authentication
 	o.ConfigFile, o.Anonymous = "a", &no
 	o.OIDC = authn.OIDCOptions{IssuerURL: "https://a", ClientID: "b", CAFile: "c", UsernameClaim: "d",

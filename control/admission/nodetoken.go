@@ -104,8 +104,8 @@ func (n *nodeRestriction) driverOf(ctx context.Context, pod *corev1.Pod, v *core
 }
 
 // validateAudience requires that the audience is in a projected volume of the pod or requested by the CSI driver of
-// one of its volumes, or that RBAC grants it to the node. An empty audience in a volume means the API server's own, which
-// TokenRequest has already filled in.
+// one of its volumes, or that RBAC grants it to the node. An empty audience in a volume means the API server's own,
+// which TokenRequest has already filled in.
 func (n *nodeRestriction) validateAudience(ctx context.Context, a admission.Attributes, pod *corev1.Pod,
 	requested []string) error {
 	if len(requested) > 1 {

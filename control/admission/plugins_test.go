@@ -318,7 +318,8 @@ func TestNewCreatesAllPlugins(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Disabled = []string{"PodSecurity", "Nonsense"}
-	if _, err := New(c); err == nil || !strings.Contains(err.Error(), `disable-admission-plugins plugin "Nonsense" is unknown`) {
+	const want = `disable-admission-plugins plugin "Nonsense" is unknown`
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("unknown plugin: %v", err)
 	}
 }

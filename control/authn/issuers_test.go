@@ -118,7 +118,8 @@ func TestConfigurationErrorsNameTheField(t *testing.T) {
 		{name: "issuer of service accounts", text: configurationHead + "jwt:\n" + issuerYAML(serverAudience, ""),
 			want: "URL must not overlap with disallowed issuers"},
 		{name: "CEL", text: configurationHead + "jwt:\n" + issuerYAML("https://a",
-			"  userValidationRules: [{expression: 'user.nam == 1'}]\n"), want: "jwt[0].userValidationRules[0].expression"},
+			"  userValidationRules: [{expression: 'user.nam == 1'}]\n"),
+			want: "jwt[0].userValidationRules[0].expression"},
 		{name: "conditions of disabled anonymous requests", text: configurationHead +
 			"anonymous: {enabled: false, conditions: [{path: /healthz}]}\n", want: "anonymous.conditions"},
 		{name: "anonymous flag", text: configurationHead + "anonymous: {enabled: true}\n", flag: &yes,
@@ -201,7 +202,8 @@ func TestOIDCFlags(t *testing.T) {
 			t.Error(err)
 		}
 		jwt := got.JWT[0]
-		if p := jwt.ClaimMappings.Username.Prefix; p == nil || *p != c.want || *jwt.ClaimMappings.Groups.Prefix != "corp-" ||
+		p := jwt.ClaimMappings.Username.Prefix
+		if p == nil || *p != c.want || *jwt.ClaimMappings.Groups.Prefix != "corp-" ||
 			len(jwt.ClaimValidationRules) != 2 || jwt.ClaimValidationRules[0].Claim != "a" {
 			t.Errorf("claim %q, prefix %q: got %+v", c.claim, c.prefix, jwt)
 		}
@@ -277,7 +279,8 @@ func FuzzConfiguration(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if c, err := parseConfiguration(text, nil, false); err == nil && c == nil {
 			t.Error("no configuration and no error")
-		} else if err == nil && c.Anonymous != nil && (i.anonymousAuthenticator(c.Anonymous) != nil) != c.Anonymous.Enabled {
+		} else if err == nil && c.Anonymous != nil &&
+			(i.anonymousAuthenticator(c.Anonymous) != nil) != c.Anonymous.Enabled {
 			t.Errorf("anonymous %+v is ignored", c.Anonymous)
 		}
 	})

@@ -23,8 +23,8 @@ type controlPlane struct {
 	dir   string      // of their logs
 }
 
-// excludedControllers are the controllers of kube-controller-manager for kinds that berth-control stores only, and those
-// that berth-control keeps.
+// excludedControllers are the controllers of kube-controller-manager for kinds that berth-control stores only, and
+// those that berth-control keeps.
 const excludedControllers = "-certificatesigningrequest-approving-controller," +
 	"-certificatesigningrequest-signing-controller,-podcertificaterequest-cleaner-controller," +
 	"-service-cidr-controller,-storage-version-migrator-controller," +

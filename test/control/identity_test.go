@@ -53,8 +53,8 @@ const authenticationHead = "apiVersion: apiserver.config.k8s.io/v1\nkind: Authen
 // issuerConfiguration returns an element of jwt.
 func issuerConfiguration(i *oidcIssuer, more string) string {
 	ca := strings.ReplaceAll(strings.TrimSpace(string(i.caBundle)), "\n", "\n      ")
-	return fmt.Sprintf("- issuer:\n    url: %s\n    audiences: [berth]\n    certificateAuthority: |\n      %s\n%s", i.url(),
-		ca, more)
+	return fmt.Sprintf("- issuer:\n    url: %s\n    audiences: [berth]\n    certificateAuthority: |\n      %s\n%s",
+		i.url(), ca, more)
 }
 
 const admissionConfiguration = `apiVersion: apiserver.config.k8s.io/v1
@@ -74,8 +74,8 @@ plugins:
 `
 
 func encryptionConfiguration(providers string) string {
-	return "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n" +
-		"  providers:\n" + providers
+	return "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\n" +
+		"resources:\n- resources: [secrets]\n  providers:\n" + providers
 }
 
 // TestIdentityAndAdmissionFromFiles configures a server with all files that select identities, admission and
