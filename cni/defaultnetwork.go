@@ -86,7 +86,7 @@ func writeNetwork(confDir string, d defaultNetwork) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", file, withoutPath(err))
 	case bytes.Equal(have, want):
-		return nil
+		return os.Chmod(file, confMode) // earlier releases wrote it with mode 0644
 	case !writtenByBerth(have):
 		return fmt.Errorf("%s was not written by berth and is not overwritten: move it away, or unset cniPodCIDRs",
 			file)
@@ -102,12 +102,15 @@ func writtenByBerth(text []byte) bool {
 	return json.Unmarshal(text, &raw) == nil && raw[markerKey] != nil
 }
 
+// confMode is the mode of the configuration. Only the runtime and the agent read it.
+const confMode = 0o600
+
 // replaceFile replaces a file atomically and durably.
 func replaceFile(file string, text []byte) error {
 	// Runtimes ignore files with this name. A crash leaves at most this file, and the next call
 	// overwrites it.
 	next := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".new")
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, confMode)
 	if err != nil {
 		return err
 	}

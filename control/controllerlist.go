@@ -44,6 +44,9 @@ func controllerEnabled(list []string, name string) bool {
 	return all
 }
 
+// ControllerEnabled reports whether the configuration enables the named controller.
+func (c *Config) ControllerEnabled(name string) bool { return controllerEnabled(c.Controllers, name) }
+
 // ControllerNames returns the names that Config.Controllers accepts.
 func ControllerNames() []string {
 	var names []string

@@ -205,7 +205,8 @@ const shutdownTimeout = 5 * time.Second
 func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config := genericapiserver.NewConfig(s.Scheme.Codecs)
 	config.EffectiveVersion = effectiveVersion(s.Version)
-	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: s.serving}
+	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: s.serving,
+		CipherSuites: cipherSuites()}
 	ca, err := dynamiccertificates.NewStaticCAContent("berth-ca", s.Authority.PEM())
 	if err != nil {
 		return nil, fmt.Errorf("client CA: %w", err)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -58,6 +59,16 @@ func certificateNames(c *Config, advertised netip.Addr) (names []string, address
 		}
 	}
 	return names, addresses
+}
+
+// cipherSuites returns the suites of TLS 1.2 with forward secrecy and authenticated encryption. Go's default also has
+// suites in CBC mode. The suites of TLS 1.3 are always enabled.
+func cipherSuites() []uint16 {
+	return []uint16{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+	}
 }
 
 // loopback returns the client configuration of the server's own controllers: system:masters, with a

@@ -3,6 +3,8 @@ package nodeapi
 import (
 	"context"
 	"net/http"
+
+	"berth/internal/cis"
 )
 
 // CheckReport reports whether this node can run pods.
@@ -37,4 +39,14 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) {
 // Check checks whether the node can run pods.
 func (c *Client) Check(ctx context.Context) (CheckReport, error) {
 	return fetch[CheckReport](ctx, c, request{method: http.MethodGet, path: "/v1/check"})
+}
+
+func (s *server) cis(w http.ResponseWriter, r *http.Request) {
+	rep, err := s.h.CIS(r.Context())
+	reply(w, rep, err)
+}
+
+// CIS checks the node against the CIS Kubernetes Benchmark.
+func (c *Client) CIS(ctx context.Context) (cis.Report, error) {
+	return fetch[cis.Report](ctx, c, request{method: http.MethodGet, path: "/v1/cis"})
 }

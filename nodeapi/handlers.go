@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"berth/internal/cis"
 )
 
 // Handlers are the functions behind the endpoints. The endpoint of a nil function returns a Status
@@ -63,6 +65,8 @@ type Handlers struct {
 	WhyWorkload func(ctx context.Context, kind, namespace, name string) (WorkloadExplanation, error)
 	// Check checks whether this node can run pods.
 	Check func(ctx context.Context) (CheckReport, error)
+	// CIS checks the node against the CIS Kubernetes Benchmark.
+	CIS func(ctx context.Context) (cis.Report, error)
 	// Eviction returns the eviction order of the pods for a signal. With an empty signal it
 	// returns the orders for the active signals.
 	Eviction func(ctx context.Context, signal string) (EvictionPreview, error)

@@ -70,6 +70,7 @@ func (s *server) table() []route {
 		{"GET /v1/version", s.h.Version != nil, s.version},
 		{"GET /v1/node", s.h.Node != nil, s.node},
 		{"GET /v1/check", s.h.Check != nil, s.check},
+		{"GET /v1/cis", s.h.CIS != nil, s.cis},
 		{"GET /v1/eviction", s.h.Eviction != nil, s.eviction},
 		{"GET /v1/images", s.h.Images != nil, s.images},
 		{"GET /v1/services", s.h.Services != nil, s.services},

@@ -22,6 +22,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/cis"
 )
 
 // agent serves the local API on a real socket until the test ends.
@@ -85,6 +87,11 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 		},
 		Check: func(context.Context) (CheckReport, error) {
 			return CheckReport{Items: []CheckItem{{Name: "cni", Essential: true}}}, nil
+		},
+		CIS: func(context.Context) (cis.Report, error) {
+			return cis.Report{Benchmark: "b", Summary: map[cis.Verdict]int{cis.Pass: 1}, Results: []cis.Result{
+				{Control: cis.Control{ID: "4.1.1"}, Finding: cis.Passed("e")},
+			}}, nil
 		},
 		Drain: func(context.Context) (DrainResult, error) {
 			return DrainResult{Pods: 2, NotTerminated: []string{"a/b"}}, nil
@@ -153,6 +160,8 @@ func TestEveryEndpointCallsItsHandler(t *testing.T) {
 		{"check", func() (any, error) {
 			return c.Check(ctx)
 		}, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},
+		{"cis", func() (any, error) { return c.CIS(ctx) }, `{"benchmark":"b","summary":{"PASS":1},"results":[` +
+			`{"id":"4.1.1","title":"","assessment":"","verdict":"PASS","evidence":"e"}]}`},
 		{"plan", func() (any, error) { return c.Plan(ctx, []byte("a: b")) },
 			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
 		{"drain", func() (any, error) { return c.Drain(ctx) }, `{"pods":2,"notTerminated":["a/b"],"duration":0}`},

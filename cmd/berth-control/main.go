@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -42,9 +43,14 @@ schedules pods and runs the controllers.`,
 		rotateAuthorityCommand(),
 		backupCommand(),
 		restoreCommand(),
+		checkCommand(),
 	)
 	root.AddCommand(packagingCommands()...)
-	if err := root.ExecuteContext(ctx); err != nil {
+	err := root.ExecuteContext(ctx)
+	if exit, ok := errors.AsType[*exitError](err); ok {
+		os.Exit(exit.code)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "berth-control:", err)
 		os.Exit(1)
 	}

@@ -15,6 +15,7 @@ import (
 	"berth/agent/status"
 	"berth/cli"
 	"berth/cli/explain"
+	"berth/internal/cis"
 	"berth/internal/nodeconfig"
 	"berth/node"
 	"berth/node/check"
@@ -30,6 +31,7 @@ func clientCommands(socket *string) []*cobra.Command {
 			Run: func(ctx context.Context) (nodeapi.CheckReport, error) {
 				return check.Local(ctx, check.LocalOptions{Flags: flags, Version: version})
 			},
+			CIS: func() (cis.Report, error) { return localCIS(flags) },
 		},
 	})
 }
@@ -57,6 +59,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Workloads:   b.listWorkloads, EditWorkload: b.editWorkload,
 		DescribeWorkload: b.describeWorkload, WhyWorkload: b.whyWorkload,
 		Check:    b.check,
+		CIS:      func(context.Context) (cis.Report, error) { return checkCIS(b.config), nil },
 		Eviction: b.evictionOrder,
 		Images:   b.listImages,
 		Drain:    b.drainNode,

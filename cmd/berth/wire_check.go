@@ -7,9 +7,12 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"berth/internal/cis"
 	"berth/internal/nodeconfig"
 	"berth/node/check"
+	nodecis "berth/node/cis"
 	"berth/nodeapi"
+	"berth/systemd/install"
 )
 
 // check checks whether this node can run pods.
@@ -37,6 +40,23 @@ func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
 		(&check.Server{Config: b.config, Identity: j.identity, Serving: j.serving, Now: time.Now()}).Check(ctx, add)
 	}
 	return r, nil
+}
+
+// checkCIS checks the node against the CIS Kubernetes Benchmark.
+func checkCIS(config *nodeconfig.Config) cis.Report {
+	return nodecis.Check(nodecis.Read(config, install.UnitFiles("berth")))
+}
+
+// localCIS is checkCIS without an agent. Without --config, it uses the file of the service if it exists.
+func localCIS(flags *nodeconfig.Flags) (cis.Report, error) {
+	if flags.Config == "" && install.Exists(configFile) {
+		flags.Config = configFile
+	}
+	config, _, err := nodeconfig.Load(flags)
+	if err != nil {
+		return cis.Report{}, err
+	}
+	return checkCIS(config), nil
 }
 
 // localFlags returns the flags of `berth run` that configure the checks, without the socket flag,

@@ -22,6 +22,19 @@ func configurationCodecs() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict)
 }
 
+// ReadConfiguration reads a file of kind AuthenticationConfiguration. The error names the file and the field.
+func ReadConfiguration(path string) (*apiserver.AuthenticationConfiguration, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("authentication-config: %w", err)
+	}
+	c, err := parseConfiguration(text, nil, false)
+	if err != nil {
+		return nil, fmt.Errorf("authentication-config: %s: %w", path, err)
+	}
+	return c, nil
+}
+
 // parseConfiguration decodes and validates an AuthenticationConfiguration. Errors name the field. disallowedIssuers
 // are those of the server's own tokens. anonymousFlag reports whether --anonymous-auth is set.
 func parseConfiguration(text []byte, disallowedIssuers []string, anonymousFlag bool) (

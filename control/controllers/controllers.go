@@ -113,9 +113,11 @@ const (
 	ReplicationControllers = "replicationcontroller-controller"
 )
 
+// DefaultTerminatedPodGCThreshold is the default number of terminated pods to retain.
+const DefaultTerminatedPodGCThreshold = 12500
+
 const (
-	defaultNodeMonitorGracePeriod   = 40 * time.Second
-	defaultTerminatedPodGCThreshold = 12500
+	defaultNodeMonitorGracePeriod = 40 * time.Second
 	// Indexes of the shared pod informer.
 	nodeIndex       = "node"
 	controllerIndex = "controller" // controller UID, or orphanKey of the namespace
@@ -236,7 +238,7 @@ func Run(ctx context.Context, name string, c Config) error {
 		c.NodeMonitorGracePeriod = defaultNodeMonitorGracePeriod
 	}
 	if c.TerminatedPodGCThreshold == 0 {
-		c.TerminatedPodGCThreshold = defaultTerminatedPodGCThreshold
+		c.TerminatedPodGCThreshold = DefaultTerminatedPodGCThreshold
 	}
 	registerMetrics()
 	c.Log, c.queueName = c.Log.With("controller", name), queueName(name)

@@ -14,6 +14,8 @@ import (
 // Config is the resolved configuration of a node: defaults are set, values are parsed and
 // validated.
 type Config struct {
+	ConfigFile string // as in --config; empty: none
+
 	NodeName   string
 	NodeIPs    []netip.Addr // empty: detected by the agent
 	NodeLabels map[string]string
@@ -170,7 +172,7 @@ type Server struct {
 	DebuggingHandlers  bool
 	CertFile, KeyFile  string
 	MinVersion         uint16   // as in crypto/tls; 0: Go's default
-	CipherSuites       []uint16 // empty: Go's default
+	CipherSuites       []uint16 // of TLS 1.2; empty: those with forward secrecy and authenticated encryption
 	CurvePreferences   []int32  // empty: Go's default
 	ClientCAFile       string
 	Webhook            bool

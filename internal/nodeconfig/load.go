@@ -97,6 +97,7 @@ func Parse(data []byte, f *Flags) (*Config, []string, error) {
 	setDefaults(&l.kubelet)
 	setBerthDefaults(&l.berth)
 	cfg := l.resolve()
+	cfg.ConfigFile = f.Config
 	inForce := l.kubelet // a copy, so that the loader can be freed
 	cfg.Kubelet = &inForce
 	if len(l.errs) > 0 {

@@ -30,7 +30,7 @@ type Options struct {
 	TokenTTL, AuthorizedTTL, UnauthorizedTTL time.Duration
 
 	MinVersion       uint16        // minimum TLS version; 0: Go's default
-	CipherSuites     []uint16      // empty: Go's default
+	CipherSuites     []uint16      // of TLS 1.2; empty: those with forward secrecy and authenticated encryption
 	CurvePreferences []tls.CurveID // empty: Go's default
 
 	// EnableDebuggingHandlers enables access to containers and to the host's logs.
@@ -108,6 +108,9 @@ func (s *server) tls() *tls.Config {
 		CurvePreferences: s.CurvePreferences,
 		NextProtos:       []string{"http/1.1"},
 	}
+	if len(c.CipherSuites) == 0 {
+		c.CipherSuites = StrongCipherSuites()
+	}
 	if s.http2() {
 		c.NextProtos = []string{http2, "http/1.1"}
 	}
@@ -117,6 +120,16 @@ func (s *server) tls() *tls.Config {
 		c.ClientAuth = tls.RequestClientCert
 	}
 	return c
+}
+
+// StrongCipherSuites returns the suites of TLS 1.2 with forward secrecy and authenticated encryption. Go's default also
+// has suites in CBC mode.
+func StrongCipherSuites() []uint16 {
+	return []uint16{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+	}
 }
 
 // http2 reports whether HTTP/2 can be enabled. With TLS 1.2 it requires a cipher suite that the

@@ -20,6 +20,13 @@ var LocalLayout = Layout{Programs: "/usr/local/bin", Units: "/etc/systemd/system
 // DebianLayout is the layout of the Debian packages.
 var DebianLayout = Layout{Programs: "/usr/bin", Units: "/usr/lib/systemd/system"}
 
+// UnitFiles returns the paths where an installation has the unit of a program.
+func UnitFiles(name string) []string {
+	return []string{
+		Spec{Name: name, Layout: LocalLayout}.unitFile(), Spec{Name: name, Layout: DebianLayout}.unitFile(),
+	}
+}
+
 // Spec is the desired installation.
 type Spec struct {
 	Name       string // name of the program, and of its unit without .service
