@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"berth/internal/cis"
 	"berth/nodeapi"
 )
 
@@ -46,6 +47,18 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 			"an invalid configuration is an error", nil, nodeapi.CheckReport{}, errors.New("maxPods: is negative"), "",
 			"error: maxPods: is negative\n", 1,
 		},
+		{
+			"the benchmark runs locally", []string{"--cis"}, broken, nil,
+			"berth is not running: the checks were run locally\n" + cis.Benchmark, "", 1,
+		},
+		{
+			"programs read the benchmark alone", []string{"--cis", "-o", "json"}, broken, nil, "{",
+			"berth is not running: the checks were run locally\n", 1,
+		},
+		{
+			"an invalid configuration fails the benchmark", []string{"--cis"}, broken, errors.New("maxPods: is negative"),
+			"", "error: maxPods: is negative\n", 1,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -57,6 +70,9 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 				local: &LocalCheck{
 					Flags: flags,
 					Run:   func(context.Context) (nodeapi.CheckReport, error) { return c.report, c.fails },
+					CIS: func() (cis.Report, error) {
+						return cis.Report{Benchmark: cis.Benchmark, Summary: map[cis.Verdict]int{cis.Fail: 1}}, c.fails
+					},
 				},
 			})
 			var stdout, stderr strings.Builder

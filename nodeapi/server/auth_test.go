@@ -222,6 +222,26 @@ func TestServerUsesConfiguredTLSVersion(t *testing.T) {
 	}
 }
 
+// TestServerRejectsWeakCipherSuites tries suites of TLS 1.2 with the default settings.
+func TestServerRejectsWeakCipherSuites(t *testing.T) {
+	t.Parallel()
+	w := serve(t, func(o *Options) { o.Handlers = everything(t) })
+	for suite, accepted := range map[uint16]bool{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA: false, tls.TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA: false,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256: true,
+	} {
+		client := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
+			CipherSuites: []uint16{suite}}}
+		conn, err := client.DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "https://"))
+		if (err == nil) != accepted {
+			t.Errorf("%s: got %v, want accepted %t", tls.CipherSuiteName(suite), err, accepted)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
+}
+
 // TestServerUsesOnlyConfiguredCipherSuites includes suites without support for HTTP/2.
 func TestServerUsesOnlyConfiguredCipherSuites(t *testing.T) {
 	t.Parallel()

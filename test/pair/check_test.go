@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"berth/control/pki"
+	"berth/internal/cis"
 	"berth/nodeapi"
 	servers "berth/test/control"
 )
@@ -39,6 +40,7 @@ func TestCheckReportsServer(t *testing.T) {
 		}
 		return ""
 	})
+	p.checkBenchmark()
 	// Without a running agent, as before its first start.
 	checkStopped := func(kubeconfig string) map[string]nodeapi.CheckItem {
 		t.Helper()
@@ -94,6 +96,28 @@ func TestCheckReportsServer(t *testing.T) {
 		}
 		*authority = text
 	})), "server authority", p.caHash(), "join again")
+}
+
+// checkBenchmark checks a joined node against the CIS Kubernetes Benchmark. No control about its settings fails.
+func (p *Pair) checkBenchmark() {
+	p.t.Helper()
+	out, err := p.Agent.Command(p.t.Context(), "check", "--cis", "-o", "json").Output()
+	var r cis.Report
+	if decodeErr := json.Unmarshal(out, &r); decodeErr != nil {
+		p.t.Fatalf("berth check --cis: %v, decode output: %v: %s", err, decodeErr, out)
+	}
+	passed := map[string]bool{}
+	for _, one := range r.Results {
+		passed[one.ID] = one.Verdict == cis.Pass
+		if one.Section() == "4.2" && (one.Verdict == cis.Fail || one.Verdict == cis.NotChecked) {
+			p.t.Errorf("%s: got %+v", one.ID, one.Finding)
+		}
+	}
+	for _, id := range []string{"4.1.5", "4.2.1", "4.2.2", "4.2.3", "4.2.9", "4.2.10", "4.2.11", "4.2.12"} {
+		if !passed[id] {
+			p.t.Errorf("%s does not pass on a joined node", id)
+		}
+	}
 }
 
 // runCheck runs berth check and returns its results by name. It ignores the exit code, because the

@@ -310,6 +310,12 @@ func runPod(o operator) {
 		strings.Contains(report, "not permitted") {
 		o.Errorf("berth check fails for lack of permissions:\n%s", report)
 	}
+	benchmark := o.sh("berth check --cis; true")
+	for _, want := range []string{"\n4.1.1    ACCEPTED", "\n4.1.9    PASS", "\n4.2.4    PASS", ", 0 not checked"} {
+		if !strings.Contains(benchmark, want) {
+			o.Errorf("berth check --cis: got no %q:\n%s", want, benchmark)
+		}
+	}
 	o.until("the pod's events in the journal",
 		"journalctl BERTH_POD=default/web BERTH_REASON=Started BERTH_TARGET=web -o cat --no-pager | grep 'Started'")
 	if got := o.sh("journalctl BERTH_POD=default/web -o json --no-pager " +
