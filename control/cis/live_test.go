@@ -37,16 +37,16 @@ func TestReadServer(t *testing.T) {
 		}
 	})
 	for name, c := range map[string]struct {
-		config         tls.Config
+		config         *tls.Config
 		oldTLS, cipher string
 	}{
-		"Go's default": {cipher: "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"},
-		"old TLS": {config: tls.Config{MinVersion: tls.VersionTLS10}, oldTLS: "TLS 1.1",
+		"Go's default": {config: &tls.Config{}, cipher: "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"},
+		"old TLS": {config: &tls.Config{MinVersion: tls.VersionTLS10}, oldTLS: "TLS 1.1",
 			cipher: "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"},
-		"strong suites": {config: tls.Config{CipherSuites: strongSuites}},
+		"strong suites": {config: &tls.Config{CipherSuites: strongSuites}},
 	} {
 		server := httptest.NewUnstartedServer(handler)
-		server.TLS = &c.config
+		server.TLS = c.config
 		server.StartTLS()
 		t.Cleanup(server.Close)
 		config := &restclient.Config{Host: server.URL, BearerToken: "token",

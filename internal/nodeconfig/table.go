@@ -77,7 +77,8 @@ var table = []Field{
 		Path:  "tlsCipherSuites",
 		Class: Supported,
 		Note: "without TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 and TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, which " +
-			"HTTP/2 requires, only HTTP/1.1 is available; the suites of TLS 1.3 are always enabled",
+			"HTTP/2 requires, only HTTP/1.1 is available; the suites of TLS 1.3 are always enabled; default: the suites " +
+			"of TLS 1.2 with forward secrecy and authenticated encryption",
 	},
 	{Path: "tlsCurvePreferences", Class: Supported},
 	{Path: "tlsMinVersion", Class: Supported},
