@@ -56,8 +56,8 @@ func TestCheckRunsLocallyWithoutAgent(t *testing.T) {
 			"berth is not running: the checks were run locally\n", 1,
 		},
 		{
-			"an invalid configuration fails the benchmark", []string{"--cis"}, broken, errors.New("maxPods: is negative"),
-			"", "error: maxPods: is negative\n", 1,
+			"an invalid configuration fails the benchmark", []string{"--cis"}, broken,
+			errors.New("maxPods: is negative"), "", "error: maxPods: is negative\n", 1,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

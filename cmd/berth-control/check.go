@@ -46,7 +46,7 @@ Verdicts:
   FAIL        the control is not met
   ACCEPTED    a setting differs from the recommendation for the reason in EVIDENCE
   N/A         what the control is about does not exist, for the reason in EVIDENCE
-  MANUAL      a person has to decide; the remedy says what to look at
+  MANUAL      a person has to decide; the review says what to look at
   NOTCHECKED  files or the server could not be read
 
 The exit code is 1 if a control failed, and 2 if none failed but controls were not checked, for example because the
@@ -84,7 +84,8 @@ func (o *checkOptions) run(cmd *cobra.Command) error {
 		o.path = o.config.AdminKubeconfig()
 	}
 	report := controlcis.Check(controlcis.Read(cmd.Context(), controlcis.Options{
-		Config: o.config, ConfigFile: o.file, Units: install.UnitFiles("berth-control"), Kubeconfig: o.path, Now: time.Now(),
+		Config: o.config, ConfigFile: o.file, Units: install.UnitFiles("berth-control"),
+		Kubeconfig: o.path, Now: time.Now(),
 	}))
 	if err := o.write(cmd.OutOrStdout(), report); err != nil {
 		return err

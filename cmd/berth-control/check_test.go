@@ -28,8 +28,8 @@ func TestCheckCommand(t *testing.T) {
 		output string // part of it
 		err    string // instead of an exit code
 	}{
-		{"a server that does not run", []string{"--cis"}, 2, "not checked: the server is not reachable: kubeconfig " + dir +
-			"/data/admin.kubeconfig: ", ""},
+		{"a server that does not run", []string{"--cis"}, 2, "not checked: the server is not reachable: kubeconfig " +
+			dir + "/data/admin.kubeconfig: ", ""},
 		{"a setting of the file", []string{"--cis"}, 2, " --audit-log-maxage=30\n", ""},
 		{"a flag takes precedence", []string{"--cis", "--audit-log-maxage=7"}, 1, " --audit-log-maxage=7\n", ""},
 		{"JSON", []string{"--cis", "-o", "json"}, 2, `"verdict": "NOTCHECKED"`, ""},

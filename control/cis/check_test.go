@@ -218,22 +218,27 @@ func clusterRows() map[string]row {
 			f.Cluster.grant("x", "system:authenticated")
 			f.Cluster.ClusterRoleBindings[1].RoleRef.Name = "cluster-admin"
 		}, cis.Fail},
-		"5.1.2":  {cis.Pass, granting("", "secrets", "list"), cis.Fail},
-		"5.1.3":  {cis.Pass, granting("*", "pods", "get"), cis.Manual},
-		"5.1.4":  {cis.Pass, granting("", "pods", "create"), cis.Fail},
-		"5.1.5":  {cis.Pass, func(f *Facts) { f.Cluster.ServiceAccounts[0].AutomountServiceAccountToken = nil }, cis.Manual},
+		"5.1.2": {cis.Pass, granting("", "secrets", "list"), cis.Fail},
+		"5.1.3": {cis.Pass, granting("*", "pods", "get"), cis.Manual},
+		"5.1.4": {cis.Pass, granting("", "pods", "create"), cis.Fail},
+		"5.1.5": {cis.Pass, func(f *Facts) {
+			f.Cluster.ServiceAccounts[0].AutomountServiceAccountToken = nil
+		}, cis.Manual},
 		"5.1.6":  {cis.Pass, withPod(func(s *corev1.PodSpec) { s.AutomountServiceAccountToken = &on }), cis.Manual},
 		"5.1.7":  {cis.Pass, func(f *Facts) { f.Files.AdminGroups = []string{"system:masters"} }, cis.Fail},
 		"5.1.8":  {cis.Pass, granting("", "users", "impersonate"), cis.Fail},
 		"5.1.9":  {cis.Pass, granting("", "persistentvolumes", "create"), cis.Fail},
 		"5.1.10": {cis.Pass, granting("", "*/proxy", "get"), cis.Fail},
-		"5.1.11": {cis.Pass, granting("certificates.k8s.io", "certificatesigningrequests/approval", "update"), cis.Fail},
+		"5.1.11": {cis.Pass, granting("certificates.k8s.io", "certificatesigningrequests/approval", "update"),
+			cis.Fail},
 		"5.1.12": {cis.Pass, granting("admissionregistration.k8s.io", "*", "patch"), cis.Fail},
 		"5.1.13": {cis.Pass, granting("", "serviceaccounts/token", "create"), cis.Fail},
 		"5.2.1":  {cis.Pass, disabled("PodSecurity"), cis.Fail},
 		"5.2.2":  level, "5.2.3": level, "5.2.4": level, "5.2.5": level, "5.2.6": level, "5.2.7": level, "5.2.8": level,
 		"5.2.9": level, "5.2.10": {cis.NotApplicable, nil, ""}, "5.2.11": level, "5.2.12": level,
-		"5.3.1": {cis.Pass, func(f *Facts) { f.Cluster.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.37.2" }, cis.Manual},
+		"5.3.1": {cis.Pass, func(f *Facts) {
+			f.Cluster.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.37.2"
+		}, cis.Manual},
 		"5.3.2": {cis.Pass, func(f *Facts) { f.Cluster.NetworkPolicies = nil }, cis.Manual},
 		"5.4.1": {cis.Pass, withPod(func(s *corev1.PodSpec) {
 			s.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{}}}
@@ -342,9 +347,11 @@ func TestChecksOfSettings(t *testing.T) {
 			map[string]cis.Verdict{"5.2.2": cis.Manual}},
 		"webhook instead of levels": {func(f *Facts) { disabled("PodSecurity")(f); f.Cluster.Policies = []string{"w"} },
 			map[string]cis.Verdict{"5.2.1": cis.Manual}},
-		"old TLS":          {func(f *Facts) { f.Server.OldTLS = "TLS 1.1" }, map[string]cis.Verdict{"1.2.29": cis.Fail}},
+		"old TLS": {func(f *Facts) { f.Server.OldTLS = "TLS 1.1" },
+			map[string]cis.Verdict{"1.2.29": cis.Fail}},
 		"discovery denied": {func(f *Facts) { f.Server.RBAC = Review{} }, map[string]cis.Verdict{"1.2.8": cis.Manual}},
-		"no nodes":         {func(f *Facts) { f.Cluster.Nodes = nil }, map[string]cis.Verdict{"5.3.1": cis.NotApplicable}},
+		"no nodes": {func(f *Facts) { f.Cluster.Nodes = nil },
+			map[string]cis.Verdict{"5.3.1": cis.NotApplicable}},
 		"default account with a role": {func(f *Facts) {
 			f.Cluster.grant("x", "y")
 			f.Cluster.ClusterRoleBindings[1].Subjects[0] = rbacv1.Subject{Kind: "ServiceAccount", Name: "default"}

@@ -136,8 +136,8 @@ func Check(f *Facts) cis.Report {
 func checks() map[string]check {
 	all := map[string]check{}
 	for _, part := range []map[string]check{
-		fileChecks(), serverChecks(), controllerChecks(), storeChecks(), accessChecks(), permissionChecks(), podChecks(),
-		clusterChecks(),
+		fileChecks(), serverChecks(), controllerChecks(), storeChecks(), accessChecks(), permissionChecks(),
+		podChecks(), clusterChecks(),
 	} {
 		for id, one := range part {
 			all[id] = one

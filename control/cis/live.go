@@ -68,7 +68,10 @@ func (c *clients) readServer(ctx context.Context) (*Server, error) {
 	if err := c.readTLS(ctx, s); err != nil {
 		return nil, err
 	}
-	return s, c.readAuthorizers(ctx, s)
+	if err := c.readAuthorizers(ctx, s); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // status returns the status code of a request.

@@ -66,7 +66,8 @@ func TestReadServer(t *testing.T) {
 			t.Errorf("%s: got %+v", name, s)
 		}
 		if s.OldTLS != c.oldTLS || s.WeakCipher != c.cipher {
-			t.Errorf("%s: got version %q and suite %q, want %q and %q", name, s.OldTLS, s.WeakCipher, c.oldTLS, c.cipher)
+			t.Errorf("%s: got version %q and suite %q, want %q and %q", name, s.OldTLS, s.WeakCipher, c.oldTLS,
+				c.cipher)
 		}
 	}
 }

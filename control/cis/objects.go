@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -135,20 +135,20 @@ func (c *clients) readDefaultNamespace(ctx context.Context, out *Cluster) error 
 // readPolicies lists webhooks for pods, and policies for pods that are bound.
 func (c *clients) readPolicies(ctx context.Context, out *Cluster) error {
 	registration := c.client.AdmissionregistrationV1()
-	var webhooks []admissionregistrationv1.ValidatingWebhookConfiguration
-	var policies []admissionregistrationv1.ValidatingAdmissionPolicy
-	var bindings []admissionregistrationv1.ValidatingAdmissionPolicyBinding
+	var webhooks []admissionv1.ValidatingWebhookConfiguration
+	var policies []admissionv1.ValidatingAdmissionPolicy
+	var bindings []admissionv1.ValidatingAdmissionPolicyBinding
 	if err := errors.Join(
 		list(ctx, "validating webhooks", &webhooks, registration.ValidatingWebhookConfigurations().List,
-			func(l *admissionregistrationv1.ValidatingWebhookConfigurationList) []admissionregistrationv1.ValidatingWebhookConfiguration {
+			func(l *admissionv1.ValidatingWebhookConfigurationList) []admissionv1.ValidatingWebhookConfiguration {
 				return l.Items
 			}),
 		list(ctx, "validating policies", &policies, registration.ValidatingAdmissionPolicies().List,
-			func(l *admissionregistrationv1.ValidatingAdmissionPolicyList) []admissionregistrationv1.ValidatingAdmissionPolicy {
+			func(l *admissionv1.ValidatingAdmissionPolicyList) []admissionv1.ValidatingAdmissionPolicy {
 				return l.Items
 			}),
 		list(ctx, "bindings of validating policies", &bindings, registration.ValidatingAdmissionPolicyBindings().List,
-			func(l *admissionregistrationv1.ValidatingAdmissionPolicyBindingList) []admissionregistrationv1.ValidatingAdmissionPolicyBinding {
+			func(l *admissionv1.ValidatingAdmissionPolicyBindingList) []admissionv1.ValidatingAdmissionPolicyBinding {
 				return l.Items
 			}),
 	); err != nil {
@@ -159,12 +159,12 @@ func (c *clients) readPolicies(ctx context.Context, out *Cluster) error {
 }
 
 // podPolicies returns the names of webhooks for pods, and of policies for pods that a binding enforces.
-func podPolicies(webhooks []admissionregistrationv1.ValidatingWebhookConfiguration,
-	policies []admissionregistrationv1.ValidatingAdmissionPolicy,
-	bindings []admissionregistrationv1.ValidatingAdmissionPolicyBinding) (out []string) {
+func podPolicies(webhooks []admissionv1.ValidatingWebhookConfiguration,
+	policies []admissionv1.ValidatingAdmissionPolicy,
+	bindings []admissionv1.ValidatingAdmissionPolicyBinding) (out []string) {
 	for _, w := range webhooks {
-		if slices.ContainsFunc(w.Webhooks, func(one admissionregistrationv1.ValidatingWebhook) bool {
-			return slices.ContainsFunc(one.Rules, func(r admissionregistrationv1.RuleWithOperations) bool {
+		if slices.ContainsFunc(w.Webhooks, func(one admissionv1.ValidatingWebhook) bool {
+			return slices.ContainsFunc(one.Rules, func(r admissionv1.RuleWithOperations) bool {
 				return selectsPods(r.Rule)
 			})
 		}) {
@@ -172,19 +172,19 @@ func podPolicies(webhooks []admissionregistrationv1.ValidatingWebhookConfigurati
 		}
 	}
 	for _, p := range policies {
-		enforced := slices.ContainsFunc(bindings, func(b admissionregistrationv1.ValidatingAdmissionPolicyBinding) bool {
+		enforced := slices.ContainsFunc(bindings, func(b admissionv1.ValidatingAdmissionPolicyBinding) bool {
 			return b.Spec.PolicyName == p.Name &&
-				slices.Contains(b.Spec.ValidationActions, admissionregistrationv1.Deny)
+				slices.Contains(b.Spec.ValidationActions, admissionv1.Deny)
 		})
 		if enforced && p.Spec.MatchConstraints != nil && slices.ContainsFunc(p.Spec.MatchConstraints.ResourceRules,
-			func(r admissionregistrationv1.NamedRuleWithOperations) bool { return selectsPods(r.Rule) }) {
+			func(r admissionv1.NamedRuleWithOperations) bool { return selectsPods(r.Rule) }) {
 			out = append(out, "ValidatingAdmissionPolicy "+p.Name)
 		}
 	}
 	return out
 }
 
-func selectsPods(r admissionregistrationv1.Rule) bool {
+func selectsPods(r admissionv1.Rule) bool {
 	has := func(values []string, wanted ...string) bool {
 		return slices.ContainsFunc(values, func(v string) bool { return slices.Contains(wanted, v) })
 	}

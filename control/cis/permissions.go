@@ -232,8 +232,9 @@ func defaultAccounts(_ *Facts, c *Cluster) cis.Finding {
 		}
 	}
 	if len(mounting) > 0 {
-		return cis.ToReview("whether pods need the token: set automountServiceAccountToken: false in the ServiceAccount "+
-			"default", "default service accounts have no permissions, but pods get their tokens in %s", cis.List(mounting))
+		return cis.ToReview("whether pods need the token: set automountServiceAccountToken: false in the "+
+			"ServiceAccount default", "default service accounts have no permissions, but pods get their tokens in %s",
+			cis.List(mounting))
 	}
 	return cis.Passed("default service accounts have no permissions, and pods do not get their tokens")
 }

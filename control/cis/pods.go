@@ -88,7 +88,8 @@ func policyControl(f *Facts, c *Cluster) cis.Finding {
 		return cis.Failed("remove PodSecurity from --disable-admission-plugins",
 			"PodSecurity is disabled, and there are no webhooks and policies for pods")
 	case len(open) == 0:
-		return cis.Passed("PodSecurity enforces at least baseline in all %d namespaces of users", len(c.userNamespaces()))
+		return cis.Passed("PodSecurity enforces at least baseline in all %d namespaces of users",
+			len(c.userNamespaces()))
 	case len(c.Policies) > 0:
 		return cis.ToReview("that these reject unsafe pods in the namespaces without a level",
 			"webhooks and policies for pods: %s; namespaces without a level: %s", cis.List(c.Policies), cis.List(open))

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 
 	"berth/control"
 	"berth/control/pki"
@@ -69,8 +69,8 @@ func TestReadDataDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func(now time.Time) map[string]cis.Finding {
-		return verdicts(Check(Read(t.Context(), Options{Config: c, ConfigFile: file, Units: []string{"/nonexistent/unit"},
-			Kubeconfig: c.AdminKubeconfig(), Now: now})))
+		return verdicts(Check(Read(t.Context(), Options{Config: c, ConfigFile: file,
+			Units: []string{"/nonexistent/unit"}, Kubeconfig: c.AdminKubeconfig(), Now: now})))
 	}
 	got := read(time.Now())
 	for id, finding := range got {
@@ -159,30 +159,30 @@ func TestReadSettings(t *testing.T) {
 // TestPodPolicies selects webhooks and enforced policies for pods.
 func TestPodPolicies(t *testing.T) {
 	t.Parallel()
-	rule := func(resource string) admissionregistrationv1.RuleWithOperations {
-		return admissionregistrationv1.RuleWithOperations{Rule: admissionregistrationv1.Rule{APIGroups: []string{""},
+	rule := func(resource string) admissionv1.RuleWithOperations {
+		return admissionv1.RuleWithOperations{Rule: admissionv1.Rule{APIGroups: []string{""},
 			Resources: []string{resource}}}
 	}
-	webhook := func(name, resource string) admissionregistrationv1.ValidatingWebhookConfiguration {
-		return admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: meta("", name),
-			Webhooks: []admissionregistrationv1.ValidatingWebhook{
-				{Rules: []admissionregistrationv1.RuleWithOperations{rule(resource)}}}}
+	webhook := func(name, resource string) admissionv1.ValidatingWebhookConfiguration {
+		return admissionv1.ValidatingWebhookConfiguration{ObjectMeta: meta("", name),
+			Webhooks: []admissionv1.ValidatingWebhook{
+				{Rules: []admissionv1.RuleWithOperations{rule(resource)}}}}
 	}
-	policy := func(name string) admissionregistrationv1.ValidatingAdmissionPolicy {
-		p := admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta("", name)}
-		p.Spec.MatchConstraints = &admissionregistrationv1.MatchResources{
-			ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: rule("pods")}}}
+	policy := func(name string) admissionv1.ValidatingAdmissionPolicy {
+		p := admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta("", name)}
+		p.Spec.MatchConstraints = &admissionv1.MatchResources{
+			ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: rule("pods")}}}
 		return p
 	}
-	bind := func(name string, action admissionregistrationv1.ValidationAction) (
-		b admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
-		b.Spec.PolicyName, b.Spec.ValidationActions = name, []admissionregistrationv1.ValidationAction{action}
+	bind := func(name string, action admissionv1.ValidationAction) (
+		b admissionv1.ValidatingAdmissionPolicyBinding) {
+		b.Spec.PolicyName, b.Spec.ValidationActions = name, []admissionv1.ValidationAction{action}
 		return b
 	}
-	got := podPolicies([]admissionregistrationv1.ValidatingWebhookConfiguration{webhook("a", "*"), webhook("b", "secrets")},
-		[]admissionregistrationv1.ValidatingAdmissionPolicy{policy("c"), policy("d"), policy("e")},
-		[]admissionregistrationv1.ValidatingAdmissionPolicyBinding{bind("c", admissionregistrationv1.Deny),
-			bind("d", admissionregistrationv1.Warn)})
+	got := podPolicies([]admissionv1.ValidatingWebhookConfiguration{webhook("a", "*"), webhook("b", "secrets")},
+		[]admissionv1.ValidatingAdmissionPolicy{policy("c"), policy("d"), policy("e")},
+		[]admissionv1.ValidatingAdmissionPolicyBinding{bind("c", admissionv1.Deny),
+			bind("d", admissionv1.Warn)})
 	want := []string{"ValidatingWebhookConfiguration a", "ValidatingAdmissionPolicy c"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

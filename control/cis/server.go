@@ -15,17 +15,18 @@ func serverChecks() map[string]check {
 	return map[string]check{
 		"1.2.1": live(anonymous),
 		"1.2.2": always("there is no such setting: tokens are those of service accounts, bootstrap tokens and issuers"),
-		"1.2.3": optionalPlugin("DenyServiceExternalIPs", "who may create Services: one with external IPs can intercept "+
-			"traffic"),
-		"1.2.4":  ofFiles(kubeletClient),
-		"1.2.5":  ofFiles(kubeletAuthority),
-		"1.2.6":  live(authorization),
-		"1.2.7":  live(nodeAuthorizer),
-		"1.2.8":  live(rbacAuthorizer),
-		"1.2.9":  optionalPlugin("EventRateLimit", "whether API Priority and Fairness and --event-ttl limit events enough"),
+		"1.2.3": optionalPlugin("DenyServiceExternalIPs", "who may create Services: one with external IPs can "+
+			"intercept traffic"),
+		"1.2.4": ofFiles(kubeletClient),
+		"1.2.5": ofFiles(kubeletAuthority),
+		"1.2.6": live(authorization),
+		"1.2.7": live(nodeAuthorizer),
+		"1.2.8": live(rbacAuthorizer),
+		"1.2.9": optionalPlugin("EventRateLimit", "whether API Priority and Fairness and --event-ttl limit events "+
+			"enough"),
 		"1.2.10": noAlwaysAdmit,
-		"1.2.11": optionalPlugin("AlwaysPullImages", "whether imagePullCredentialsVerificationPolicy of the nodes protects "+
-			"private images that are already on a node"),
+		"1.2.11": optionalPlugin("AlwaysPullImages", "whether imagePullCredentialsVerificationPolicy of the nodes "+
+			"protects private images that are already on a node"),
 		"1.2.12": requiredPlugin("ServiceAccount"),
 		"1.2.13": requiredPlugin("NamespaceLifecycle"),
 		"1.2.14": requiredPlugin("NodeRestriction"),
@@ -70,7 +71,8 @@ func anonymous(f *Facts, s *Server) cis.Finding {
 	}
 	switch {
 	case len(open) > 0:
-		return cis.Failed("remove bindings to system:unauthenticated and system:anonymous, or set --anonymous-auth=false",
+		return cis.Failed("remove bindings to system:unauthenticated and system:anonymous, or set "+
+			"--anonymous-auth=false",
 			"requests without credentials are allowed: %s", cis.List(open))
 	case !f.Anonymous.Enabled:
 		return cis.Passed("--anonymous-auth=false; status without credentials: %s", cis.List(statuses))
@@ -84,7 +86,8 @@ func anonymous(f *Facts, s *Server) cis.Finding {
 
 func authorization(_ *Facts, s *Server) cis.Finding {
 	if code := s.Anonymous[secretsPath]; code < statusError {
-		return cis.Failed("remove the binding that allows this", "a request for Secrets without credentials gets %d", code)
+		return cis.Failed("remove the binding that allows this",
+			"a request for Secrets without credentials gets %d", code)
 	}
 	return cis.Passed("every request is authorized, and no setting turns that off: a request for Secrets without "+
 		"credentials gets %d", s.Anonymous[secretsPath])
@@ -150,7 +153,7 @@ func noAlwaysAdmit(f *Facts) cis.Finding {
 	if f.pluginEnabled(name) {
 		return cis.Failed("remove "+name+" from --enable-admission-plugins", "%s is enabled", name)
 	}
-	return cis.Passed("no such plugin runs: admission plugins are %d others", len(admission.Names()))
+	return cis.Passed("%s is not one of the %d admission plugins", name, len(admission.Names()))
 }
 
 func auditLog(f *Facts) cis.Finding {
@@ -215,8 +218,8 @@ func auditSize(f *Facts) cis.Finding {
 		case l.MaxSize < least:
 			return cis.Failed("set --audit-log-maxsize to 100", "--audit-log-maxsize=%d", l.MaxSize)
 		}
-		return cis.Deviation("--audit-log-maxsize=%d: smaller files of small hosts; raise the limit to keep events for "+
-			"longer, or send them to a webhook", l.MaxSize)
+		return cis.Deviation("--audit-log-maxsize=%d: smaller files of small hosts; raise the limit to keep events "+
+			"for longer, or send them to a webhook", l.MaxSize)
 	})
 }
 
@@ -320,9 +323,9 @@ func ciphers(_ *Facts, s *Server) cis.Finding {
 
 func extendedTokens(f *Facts) cis.Finding {
 	if f.Config.ExtendTokenExpiration {
-		return cis.Deviation("true, the default of Kubernetes, for programs that read their token only once; the token " +
-			"becomes invalid with its pod; set --service-account-extend-token-expiration=false if the audit log has no " +
-			"annotation authentication.k8s.io/stale-token")
+		return cis.Deviation("true, the default of Kubernetes, for programs that read their token only once; the " +
+			"token becomes invalid with its pod; set --service-account-extend-token-expiration=false if the audit log " +
+			"has no annotation authentication.k8s.io/stale-token")
 	}
 	return cis.Passed("--service-account-extend-token-expiration=false")
 }

@@ -111,7 +111,11 @@ func (r Report) Write(w io.Writer) error {
 		fmt.Fprintf(&b, "%-*s   %-*s   %-*s   %s\n", idWidth, one.ID, verdictWidth, one.Verdict, titleWidth, one.Title,
 			printable(one.Evidence))
 		if one.Remedy != "" {
-			fmt.Fprintf(&b, "%-*s   %-*s   remedy: %s\n", idWidth, "", verdictWidth, "", printable(one.Remedy))
+			label := "remedy"
+			if one.Verdict == Manual {
+				label = "review"
+			}
+			fmt.Fprintf(&b, "%-*s   %-*s   %s: %s\n", idWidth, "", verdictWidth, "", label, printable(one.Remedy))
 		}
 	}
 	fmt.Fprintf(&b, "\n%s\n", r.SummaryLine())

@@ -37,9 +37,12 @@ func TestCatalogHasEveryControlOnce(t *testing.T) {
 func TestReportOutput(t *testing.T) {
 	t.Parallel()
 	finding := Passed("fine\n\x1b[31m")
-	r := Check([]Control{{ID: "1.1.1", Title: "a"}, {ID: "1.2.10", Title: "longer"}, {ID: "2.1", Title: "b"}},
+	r := Check([]Control{{ID: "1.1.1", Title: "a"}, {ID: "1.2.10", Title: "longer"}, {ID: "2.1", Title: "b"},
+		{ID: "2.2", Title: "c"}},
 		map[string]func(int) Finding{
-			"1.1.1": func(int) Finding { return finding }, "1.2.10": func(int) Finding { return Failed("fix it", "bad") },
+			"1.1.1":  func(int) Finding { return finding },
+			"1.2.10": func(int) Finding { return Failed("fix it", "bad") },
+			"2.2":    func(int) Finding { return ToReview("the users", "found %d", 3) },
 		}, 0)
 	var b strings.Builder
 	if err := r.Write(&b); err != nil {
@@ -59,8 +62,10 @@ ID       VERDICT      TITLE    EVIDENCE
 2 Etcd Node Configuration
 ID       VERDICT      TITLE    EVIDENCE
 2.1      NOTCHECKED   b        no check for this control
+2.2      MANUAL       c        found 3
+                      review: the users
 
-3 controls: 1 passed, 1 failed, 0 accepted, 0 not applicable, 0 to review manually, 1 not checked
+4 controls: 1 passed, 1 failed, 0 accepted, 0 not applicable, 1 to review manually, 1 not checked
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)

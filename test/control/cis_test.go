@@ -27,7 +27,9 @@ func TestCheckCIS(t *testing.T) {
 		!strings.HasSuffix(out, ", 0 not checked\n") {
 		t.Errorf("check --cis: %v\n%s", err, out)
 	}
-	for _, want := range []string{"1.2.29   PASS", "1.2.1    ACCEPTED", "1.2.7    PASS", "2.1      N/A", "5.2.1    MANUAL"} {
+	for _, want := range []string{
+		"1.2.29   PASS", "1.2.1    ACCEPTED", "1.2.7    PASS", "2.1      N/A", "5.2.1    MANUAL",
+	} {
 		if !strings.Contains(out, "\n"+want) {
 			t.Errorf("no line starts with %q", want)
 		}
@@ -44,7 +46,8 @@ func TestCheckCIS(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(secret)) {
-			if _, value, _ := strings.Cut(strings.TrimSpace(line), ": "); len(value) > 40 && strings.Contains(out, value) {
+			_, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			if len(value) > 40 && strings.Contains(out, value) {
 				t.Errorf("the output contains a value of %s", file)
 			}
 		}
