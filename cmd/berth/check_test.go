@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/cis"
 	"berth/internal/nodeconfig"
 	"berth/node/check"
 	"berth/nodeapi"
@@ -103,5 +104,29 @@ func TestCheckCommandAcceptsRunFlagsAndSocket(t *testing.T) {
 	if !strings.HasPrefix(out.String(), "berth is not running: the checks were run locally\n") ||
 		!strings.Contains(out.String(), dir+"/none.sock") {
 		t.Errorf("%s\n%s", out.String(), errs.String())
+	}
+}
+
+// TestCheckCISRunsLocally checks a configuration file with a mode that the benchmark rejects, without an agent.
+func TestCheckCISRunsLocally(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yaml")
+	text := "apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\ncniConfDir: " + dir + "/net.d\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for mode, want := range map[os.FileMode]string{0o600: "\n4.1.9    PASS", 0o644: "\n4.1.9    FAIL"} {
+		if err := os.Chmod(config, mode); err != nil {
+			t.Fatal(err)
+		}
+		cmd := root()
+		var out strings.Builder
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{"check", "--cis", "--socket", dir + "/berth.sock", "--config", config})
+		err := cmd.ExecuteContext(t.Context())
+		if !strings.HasPrefix(out.String(), "berth is not running: the checks were run locally\n"+cis.Benchmark) ||
+			!strings.Contains(out.String(), want) || err == nil && mode != 0o600 {
+			t.Errorf("mode %o: got %v\n%s", mode, err, out.String())
+		}
 	}
 }

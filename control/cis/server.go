@@ -324,8 +324,8 @@ func ciphers(_ *Facts, s *Server) cis.Finding {
 func extendedTokens(f *Facts) cis.Finding {
 	if f.Config.ExtendTokenExpiration {
 		return cis.Deviation("true, the default of Kubernetes, for programs that read their token only once; the " +
-			"token becomes invalid with its pod; set --service-account-extend-token-expiration=false if the audit log " +
-			"has no annotation authentication.k8s.io/stale-token")
+			"token becomes invalid with its pod; set --service-account-extend-token-expiration=false if the audit " +
+			"log has no annotation authentication.k8s.io/stale-token")
 	}
 	return cis.Passed("--service-account-extend-token-expiration=false")
 }

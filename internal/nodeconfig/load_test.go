@@ -38,7 +38,8 @@ func TestDefaultsAreStandalone(t *testing.T) {
 	}
 	any4 := netip.MustParseAddr("0.0.0.0")
 	want := &Config{
-		NodeName: "n1", CertDir: DefaultCertDir, RootDir: DefaultRootDir, StateDir: DefaultStateDir,
+		ConfigFile: "node.yaml",
+		NodeName:   "n1", CertDir: DefaultCertDir, RootDir: DefaultRootDir, StateDir: DefaultStateDir,
 		Socket:     DefaultSocket,
 		PodLogsDir: "/var/log/pods", FileCheckFrequency: 20 * time.Second,
 		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text",
