@@ -322,7 +322,10 @@ func TestChecksOfSettings(t *testing.T) {
 		"writable unit": {func(f *Facts) { f.Files.Units[0].Mode = 0o666 }, map[string]cis.Verdict{"1.1.1": cis.Fail}},
 		"unprivileged server": {func(f *Facts) {
 			f.Files.DataDir.UID, f.Files.Store.UID, f.Files.Admin.UID = 7, 7, 7
-		}, map[string]cis.Verdict{"1.1.12": cis.Accepted, "1.1.14": cis.Accepted}},
+			f.Files.Config.UID, f.Files.Units = 7, nil
+		}, map[string]cis.Verdict{"1.1.2": cis.Accepted, "1.1.12": cis.Accepted, "1.1.14": cis.Accepted}},
+		"unprivileged server with files of root": {func(f *Facts) { f.Files.DataDir.UID = 7 },
+			map[string]cis.Verdict{"1.1.2": cis.Pass, "1.1.14": cis.Pass}},
 		"anonymous paths": {func(f *Facts) { f.Anonymous = Anonymous{true, []string{"/livez"}} },
 			map[string]cis.Verdict{"1.2.1": cis.Pass}},
 		"webhook for audit events": {func(f *Facts) { noAudit(f); f.Config.Audit.Webhook.ConfigFile = "/w" },

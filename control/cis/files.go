@@ -85,7 +85,7 @@ func configOwners(f *Facts) cis.Finding {
 	if len(f.configFiles()) == 0 {
 		return cis.Absent(noConfig)
 	}
-	return cis.CheckOwners(f.configFiles(), 0)
+	return cis.CheckOwners(f.configFiles(), f.Files.DataDir.UID)
 }
 
 func etcdPod(f *Facts) cis.Finding {

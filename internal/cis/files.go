@@ -90,13 +90,18 @@ func CheckModes(files []File, most fs.FileMode) Finding {
 // CheckOwners checks that all files belong to root:root. Missing files are ignored. Without a file, the verdict is
 // NotApplicable. Files of the user that runs the program are accepted: it has no other user.
 func CheckOwners(files []File, user uint32) Finding {
+	others := false
 	f := checkFiles(files, "owner", func(f File) (string, string) {
-		if f.UID == user && (user != 0 || f.GID == 0) {
+		switch {
+		case f.UID == 0 && f.GID == 0:
+			return f.Owner(), ""
+		case user != 0 && f.UID == user:
+			others = true
 			return f.Owner(), ""
 		}
 		return f.Owner(), "chown root:root " + f.Path
 	})
-	if f.Verdict == Pass && user != 0 {
+	if f.Verdict == Pass && others {
 		return Deviation("%s: the program runs without root privileges", f.Evidence)
 	}
 	return f
