@@ -16,6 +16,7 @@ type File struct {
 	Mode     fs.FileMode
 	UID, GID uint32
 	Dir      bool
+	Size     int64 // in bytes
 	// Err is why the file cannot be read; nil for a file that exists. It matches fs.ErrNotExist for a missing file.
 	Err error
 }
@@ -30,7 +31,7 @@ func Stat(path string) File {
 }
 
 func newFile(path string, st fs.FileInfo) File {
-	f := File{Path: path, Mode: st.Mode().Perm(), Dir: st.IsDir()}
+	f := File{Path: path, Mode: st.Mode().Perm(), Dir: st.IsDir(), Size: st.Size()}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 		f.UID, f.GID = sys.Uid, sys.Gid
 	}

@@ -3,6 +3,7 @@ package cis
 import (
 	"crypto/tls"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -41,7 +42,7 @@ func Controls() (out []cis.Control) {
 func Check(f *Facts) cis.Report { return cis.Check(Controls(), checks, f) }
 
 var checks = map[string]check{
-	"1.1.9":  func(f *Facts) cis.Finding { return f.cniFiles(cis.CheckModes(f.CNI, ownerOnly)) },
+	"1.1.9":  func(f *Facts) cis.Finding { return f.cniFiles(cniModes(f.CNI)) },
 	"1.1.10": func(f *Facts) cis.Finding { return f.cniFiles(cis.CheckOwners(f.CNI, 0)) },
 	"4.1.1":  unitModes,
 	"4.1.2":  unitOwners,
@@ -83,6 +84,28 @@ func (f *Facts) cniFiles(found cis.Finding) cis.Finding {
 		return cis.Absent("%s contains no files", f.Config.Network.CNIConfDir)
 	}
 	return found
+}
+
+// cniModes checks the modes of files of the network. The plugin host-local creates empty lock files with more
+// permissions.
+func cniModes(files []cis.File) cis.Finding {
+	var locks, others []cis.File
+	for _, file := range files {
+		if filepath.Base(file.Path) == "lock" && file.Size == 0 {
+			locks = append(locks, file)
+		} else {
+			others = append(others, file)
+		}
+	}
+	ofLocks := cis.CheckModes(locks, ownerOnly)
+	if ofLocks.Verdict != cis.Fail {
+		return cis.CheckModes(files, ownerOnly)
+	}
+	if found := cis.CheckModes(others, ownerOnly); found.Verdict != cis.Pass && len(others) > 0 {
+		return found
+	}
+	return cis.Deviation("%s: the plugin host-local creates these lock files, which are empty; %d other files have at "+
+		"most mode 0600", ofLocks.Evidence, len(others))
 }
 
 func unitModes(f *Facts) cis.Finding {

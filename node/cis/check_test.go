@@ -131,6 +131,16 @@ func TestChecksOfOtherNodes(t *testing.T) {
 			f.Config.Server.CipherSuites = []uint16{tls.TLS_AES_128_GCM_SHA256,
 				tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}
 		}, map[string]cis.Verdict{"4.2.12": cis.Pass}},
+		"lock file of host-local": {func(f *Facts) {
+			f.CNI = append(f.CNI, cis.File{Path: "/var/lib/cni/networks/berth/lock", Mode: 0o750})
+		}, map[string]cis.Verdict{"1.1.9": cis.Accepted, "1.1.10": cis.Pass}},
+		"lock file beside an open file": {func(f *Facts) {
+			f.CNI = []cis.File{{Path: "/lock", Mode: 0o750}, {Path: "/c", Mode: 0o644}}
+		}, map[string]cis.Verdict{"1.1.9": cis.Fail}},
+		"only private lock files": {func(f *Facts) { f.CNI = []cis.File{{Path: "/lock", Mode: 0o600}} },
+			map[string]cis.Verdict{"1.1.9": cis.Pass}},
+		"lock file with content": {func(f *Facts) { f.CNI = []cis.File{{Path: "/lock", Mode: 0o750, Size: 1}} },
+			map[string]cis.Verdict{"1.1.9": cis.Fail}},
 		"no CNI files": {func(f *Facts) { f.CNI = nil }, map[string]cis.Verdict{"1.1.9": cis.NotApplicable}},
 		"unreadable CNI files": {func(f *Facts) { f.CNIErr = errors.New("x") },
 			map[string]cis.Verdict{"1.1.9": cis.NotChecked}},
