@@ -199,6 +199,9 @@ func (s *Server) build() error {
 	return s.addPolicy()
 }
 
+// RequestTimeout limits the duration of requests, except for watches and streams. It is the default of Kubernetes.
+const RequestTimeout = time.Minute
+
 // shutdownTimeout limits how long a shutdown waits for active requests.
 const shutdownTimeout = 5 * time.Second
 
@@ -216,6 +219,7 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config.ExternalAddress = s.listener.Addr().String()
 	addOpenAPI(config)
 	config.EnableProfiling = false
+	config.RequestTimeout = RequestTimeout
 	config.LongRunningFunc = longRunning
 	config.BuildHandlerChainFunc = s.handlers
 	config.RESTOptionsGetter = s.storageFactory

@@ -3,6 +3,7 @@ package cis
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -81,7 +82,10 @@ func secureCluster() *Cluster {
 	c.grant("cluster-admin", "system:masters", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"*"},
 		Resources: []string{"*"}})
 	labels := map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}
-	c.ClusterRoles[0].Labels, c.ClusterRoleBindings[0].Labels = labels, labels
+	c.grant("system:controller:job-controller", "system:controllers")
+	for i := range c.ClusterRoles {
+		c.ClusterRoles[i].Labels, c.ClusterRoleBindings[i].Labels = labels, labels
+	}
 	return c
 }
 
@@ -165,7 +169,7 @@ func serverRows() map[string]row {
 		"1.2.3":  {cis.Pass, func(f *Facts) { f.Config.EnabledAdmissionPlugins = nil }, cis.Manual},
 		"1.2.4":  {cis.Pass, without("node-client.key"), cis.Fail},
 		"1.2.5":  {cis.Pass, without("nodes-ca.crt"), cis.Fail},
-		"1.2.6":  {cis.Pass, func(f *Facts) { f.Server.Anonymous[secretsPath] = http.StatusOK }, cis.Fail},
+		"1.2.6":  {cis.Pass, func(f *Facts) { f.Server.Anonymous[privatePath] = http.StatusOK }, cis.Fail},
 		"1.2.7":  {cis.Pass, func(f *Facts) { f.Server.Node = Review{Allowed: true} }, cis.Fail},
 		"1.2.8":  {cis.Pass, func(f *Facts) { f.Server.RBAC = Review{Allowed: true} }, cis.Fail},
 		"1.2.9":  {cis.Pass, func(f *Facts) { f.Config.EnabledAdmissionPlugins = nil }, cis.Manual},
@@ -192,7 +196,7 @@ func serverRows() map[string]row {
 		"1.2.30": {cis.Pass, func(f *Facts) { f.Config.ExtendTokenExpiration = true }, cis.Accepted},
 		"1.3.1":  {cis.Manual, noController("pod-garbage-collector-controller"), cis.Fail},
 		"1.3.2":  profiling,
-		"1.3.3":  {cis.Pass, nil, ""},
+		"1.3.3":  {cis.Pass, func(f *Facts) { f.Cluster.ClusterRoleBindings = nil }, cis.Fail},
 		"1.3.4":  {cis.Pass, without("service-account.key"), cis.Fail},
 		"1.3.5":  {cis.Pass, func(f *Facts) { f.Cluster.WithRootCA = nil }, cis.Fail},
 		"1.3.6":  {cis.Pass, noController("certificatesigningrequest-signing-controller"), cis.Fail},
@@ -216,7 +220,7 @@ func clusterRows() map[string]row {
 	return map[string]row{
 		"5.1.1": {cis.Pass, func(f *Facts) {
 			f.Cluster.grant("x", "system:authenticated")
-			f.Cluster.ClusterRoleBindings[1].RoleRef.Name = "cluster-admin"
+			f.Cluster.ClusterRoleBindings[2].RoleRef.Name = "cluster-admin"
 		}, cis.Fail},
 		"5.1.2": {cis.Pass, granting("", "secrets", "list"), cis.Fail},
 		"5.1.3": {cis.Pass, granting("*", "pods", "get"), cis.Manual},
@@ -260,9 +264,7 @@ func finding(f *Facts, id string) cis.Finding { return checks()[id](f) }
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	rows := serverRows()
-	for id, r := range clusterRows() {
-		rows[id] = r
-	}
+	maps.Copy(rows, clusterRows())
 	all := checks()
 	if len(rows) != len(Controls()) || len(all) != len(Controls()) {
 		t.Errorf("got %d rows and %d checks of %d controls", len(rows), len(all), len(Controls()))
@@ -357,7 +359,7 @@ func TestChecksOfSettings(t *testing.T) {
 			map[string]cis.Verdict{"5.3.1": cis.NotApplicable}},
 		"default account with a role": {func(f *Facts) {
 			f.Cluster.grant("x", "y")
-			f.Cluster.ClusterRoleBindings[1].Subjects[0] = rbacv1.Subject{Kind: "ServiceAccount", Name: "default"}
+			f.Cluster.ClusterRoleBindings[2].Subjects[0] = rbacv1.Subject{Kind: "ServiceAccount", Name: "default"}
 		}, map[string]cis.Verdict{"5.1.5": cis.Fail}},
 		"permission of one team": {func(f *Facts) {
 			f.Cluster.Roles = []rbacv1.Role{{ObjectMeta: meta("team", "r"), Rules: []rbacv1.PolicyRule{

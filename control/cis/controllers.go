@@ -14,8 +14,7 @@ func controllerChecks() map[string]check {
 	return map[string]check{
 		"1.3.1": podGarbage,
 		"1.3.2": live(profiling),
-		"1.3.3": always("each controller has the identity of its own service account, and RBAC limits it; no setting " +
-			"turns that off"),
+		"1.3.3": ofCluster(controllerIdentities),
 		"1.3.4": ofFiles(accountKey),
 		"1.3.5": ofCluster(rootCA),
 		"1.3.6": requiredController(controllers.CSRSigning, "signs the serving certificates of nodes"),
@@ -32,6 +31,23 @@ func requiredController(name, what string) check {
 		}
 		return cis.Passed("%s %s", name, what)
 	}
+}
+
+// controllerPrefix is the prefix of the names of roles and bindings of controllers.
+const controllerPrefix = "system:controller:"
+
+func controllerIdentities(_ *Facts, c *Cluster) cis.Finding {
+	count := 0
+	for _, b := range c.ClusterRoleBindings {
+		if isDefault(b.Labels) && strings.HasPrefix(b.Name, controllerPrefix) {
+			count++
+		}
+	}
+	if count == 0 {
+		return cis.Failed("restart the server, which restores them", "there are no bindings %sNAME", controllerPrefix)
+	}
+	return cis.Passed("controllers have the identities of their service accounts, limited by %d bindings %sNAME; no "+
+		"setting turns that off", count, controllerPrefix)
 }
 
 func podGarbage(f *Facts) cis.Finding {

@@ -2,6 +2,7 @@ package cis
 
 import (
 	"io/fs"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -139,9 +140,7 @@ func checks() map[string]check {
 		fileChecks(), serverChecks(), controllerChecks(), storeChecks(), accessChecks(), permissionChecks(),
 		podChecks(), clusterChecks(),
 	} {
-		for id, one := range part {
-			all[id] = one
-		}
+		maps.Copy(all, part)
 	}
 	return all
 }

@@ -104,7 +104,7 @@ func (c *clients) readTLS(ctx context.Context, s *Server) error {
 	}
 	config.Certificates, config.GetClientCertificate = nil, nil
 	old := config.Clone()
-	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 //nolint:gosec // the server must reject it
+	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
 	if state, err := handshake(ctx, target.Host, old); err != nil {
 		return err
 	} else if state != nil {

@@ -34,7 +34,7 @@ func TestReadServer(t *testing.T) {
 		if r.URL.Path != "/debug/pprof/" && r.Header.Get("Authorization") != "" {
 			t.Errorf("%s has credentials", r.URL.Path)
 		}
-		if r.URL.Path == secretsPath {
+		if r.URL.Path == privatePath {
 			w.WriteHeader(http.StatusForbidden)
 		}
 	})
@@ -63,7 +63,7 @@ func TestReadServer(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if s.Profiling != http.StatusOK || s.Anonymous["/api"] != http.StatusOK ||
-			s.Anonymous[secretsPath] != http.StatusForbidden || !s.Node.Allowed || s.RBAC.Allowed ||
+			s.Anonymous[privatePath] != http.StatusForbidden || !s.Node.Allowed || s.RBAC.Allowed ||
 			s.RBAC.Reason != reviewedNode {
 			t.Errorf("%s: got %+v", name, s)
 		}

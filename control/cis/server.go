@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth/control"
 	"berth/control/admission"
 	"berth/control/audit"
 	"berth/internal/cis"
@@ -35,7 +36,7 @@ func serverChecks() map[string]check {
 		"1.2.17": auditAge,
 		"1.2.18": auditBackups,
 		"1.2.19": auditSize,
-		"1.2.20": always("60s, the default of Kubernetes; there is no setting"),
+		"1.2.20": requestLimit,
 		"1.2.21": always("each service account token is compared with its account and pod; no setting turns that off"),
 		"1.2.22": ofFiles(accountKey),
 		"1.2.23": storeClient,
@@ -49,11 +50,11 @@ func serverChecks() map[string]check {
 	}
 }
 
-// secretsPath is a request that a client without credentials must not be able to send.
-const secretsPath = "/api/v1/namespaces/kube-system/secrets"
+// privatePath is a request that a client without credentials must not be able to send.
+const privatePath = "/api/v1/namespaces/kube-system/secrets"
 
 // protectedPaths are requests that RBAC allows only to users.
-var protectedPaths = []string{"/api", "/apis", secretsPath}
+var protectedPaths = []string{"/api", "/apis", privatePath}
 
 // publicPaths are requests that RBAC allows without credentials.
 var publicPaths = []string{"/livez", "/version"}
@@ -85,12 +86,12 @@ func anonymous(f *Facts, s *Server) cis.Finding {
 }
 
 func authorization(_ *Facts, s *Server) cis.Finding {
-	if code := s.Anonymous[secretsPath]; code < statusError {
+	if code := s.Anonymous[privatePath]; code < statusError {
 		return cis.Failed("remove the binding that allows this",
 			"a request for Secrets without credentials gets %d", code)
 	}
 	return cis.Passed("every request is authorized, and no setting turns that off: a request for Secrets without "+
-		"credentials gets %d", s.Anonymous[secretsPath])
+		"credentials gets %d", s.Anonymous[privatePath])
 }
 
 func nodeAuthorizer(_ *Facts, s *Server) cis.Finding {
@@ -319,6 +320,10 @@ func ciphers(_ *Facts, s *Server) cis.Finding {
 	}
 	return cis.Passed("the server rejects versions below TLS 1.2 and all suites without forward secrecy and " +
 		"authenticated encryption")
+}
+
+func requestLimit(*Facts) cis.Finding {
+	return cis.Passed("%s, the default of Kubernetes; there is no setting", control.RequestTimeout)
 }
 
 func extendedTokens(f *Facts) cis.Finding {
