@@ -250,7 +250,7 @@ func testWebhookFailurePolicy(t *testing.T, _ *Server) {
 			}))
 			mutating(t, s, registrationv1.MutatingWebhook{ClientConfig: hook.client(), FailurePolicy: &policy,
 				TimeoutSeconds: new(int32(1)), Rules: ruleFor(registrationv1.Create, "", "secrets")})
-			// This one tells when the configurations are effective.
+			// This one shows that the configurations are effective.
 			validating(t, s, registrationv1.ValidatingWebhook{ClientConfig: denier.client(),
 				Rules: ruleFor(registrationv1.Create, "", "configmaps")})
 			requireDenied(t, s, "marker", "no")

@@ -63,7 +63,7 @@ func TestCrashLoopBackOffIsReported(t *testing.T) {
 		if p.Status.Phase != corev1.PodRunning || condition(p, corev1.PodReady) != corev1.ConditionFalse {
 			t.Errorf("phase %s, conditions %+v", p.Status.Phase, p.Status.Conditions)
 		}
-		waitFor(t, "the explanation of the back-off", func() bool { // the next start may have begun
+		waitFor(t, "the explanation of the back-off", func() bool { // the next start may be in progress
 			explanation, err := s.Client.Why(t.Context(), s.ns, "crash")
 			return err == nil && slices.ContainsFunc(explanation.WaitingFor, func(x nodeapi.WaitReason) bool {
 				return x.Reason == "CrashLoopBackOff" && x.Target == "c"
