@@ -52,8 +52,10 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (j *cluster, 
 	}
 	j.statusManager = statusapi.New(statusapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
-		NodeUID:       func() types.UID { return j.registration.UID() },
-		SourcesReady:  func() bool { return b.agent.HasSynced() },
+		NodeUID: func() types.UID { return j.registration.UID() },
+		StaticPodMayExist: func(namespace, name string) bool {
+			return b.agent.StaticPodMayExist(namespace, name)
+		},
 		StatusUpdated: b.metrics.ObserveStatusSync,
 	})
 	j.events = j.newEventSender()

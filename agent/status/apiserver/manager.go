@@ -28,9 +28,9 @@ type Options struct {
 
 	// NodeUID returns the UID of the Node, the owner of mirror pods, or "" if it is unknown.
 	NodeUID func() types.UID
-	// SourcesReady reports whether all manifest files have been read. Mirror pods without a static
-	// pod are deleted only then.
-	SourcesReady func() bool
+	// StaticPodMayExist reports whether a manifest file has a static pod of this name, or has not been read yet. A
+	// mirror pod is deleted only if it reports false: a static pod has no status before its first sync.
+	StaticPodMayExist func(namespace, name string) bool
 	// StatusUpdated is called with the time between a status change and the response to its patch.
 	// Optional.
 	StatusUpdated func(took time.Duration)
@@ -99,8 +99,8 @@ func New(o Options) *Manager {
 	if o.StatusUpdated == nil {
 		o.StatusUpdated = func(time.Duration) {}
 	}
-	if o.SourcesReady == nil {
-		o.SourcesReady = func() bool { return false }
+	if o.StaticPodMayExist == nil {
+		o.StaticPodMayExist = func(string, string) bool { return true }
 	}
 	if o.NodeUID == nil {
 		o.NodeUID = func() types.UID { return "" }

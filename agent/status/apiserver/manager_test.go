@@ -346,6 +346,34 @@ func TestMirrorMatches(t *testing.T) {
 	}
 }
 
+// TestMirrorOfUnsyncedStaticPod checks that a mirror pod is kept before the first sync of its static pod, such as
+// while the agent adopts it, and is deleted when no file has the static pod.
+func TestMirrorOfUnsyncedStaticPod(t *testing.T) {
+	t.Parallel()
+	exists, requests := true, 0
+	p := New(Options{NodeName: "node", StaticPodMayExist: func(namespace, name string) bool {
+		return exists && namespace == "n" && name == "p"
+	}})
+	mirror := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "object",
+		Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "u"}}}
+	p.PodUpdated(mirror, false)
+	now := time.Now()
+	sync := func() {
+		now = now.Add(2 * settleDelay)
+		p.syncMirrors(now, func(time.Time) {}, func(func(context.Context) func()) { requests++ })
+	}
+	sync()
+	sync()
+	if requests != 0 {
+		t.Errorf("got %d requests while the static pod has a file, want none", requests)
+	}
+	exists = false
+	sync()
+	if requests != 1 {
+		t.Errorf("got %d requests without a static pod, want a deletion", requests)
+	}
+}
+
 // TestRecreatedStaticPod checks that a recreated static pod, which has the same UID, keeps its
 // mirror pod.
 func TestRecreatedStaticPod(t *testing.T) {

@@ -80,7 +80,7 @@ func (m *Manager) syncMirrors(now time.Time, later func(time.Time), run func(fun
 			later(mp.notBefore)
 		case ps == nil && mp.object == nil:
 			delete(m.mirrors, name)
-		case ps == nil && !m.opt.SourcesReady(): // its file may not have been read yet
+		case ps == nil && m.opt.StaticPodMayExist(name.Namespace, name.Name):
 			mp.notBefore = now.Add(settleDelay)
 			later(mp.notBefore)
 		case ps == nil, mp.object != nil && mp.object.DeletionTimestamp != nil, mp.object != nil &&
