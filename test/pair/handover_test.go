@@ -70,8 +70,9 @@ func (h *handover) takeTurns() {
 	h.must("write a static pod", os.WriteFile(filepath.Join(h.Agent.ManifestDir, "static.yaml"),
 		[]byte(staticPod), 0o600))
 	h.waitPods("all pods to be ready with the kubelet")
+	h.startSpecialCases()
 	h.before = h.state()
-	if len(h.before) < 25 {
+	if len(h.before) < 3*handoverPodCount {
 		t.Fatalf("the state before has only %d entries: %v", len(h.before), h.before)
 	}
 	h.must("stop the kubelet", h.kubelet.Stop())
@@ -102,6 +103,7 @@ func (h *handover) takeTurns() {
 		h.waitCanary(fmt.Sprintf("kubelet-%d", turn))
 		h.compare(fmt.Sprintf("the kubelet in turn %d", turn))
 	}
+	h.checkLog()
 	h.must("stop the kubelet", h.kubelet.Stop())
 	h.must("start berth", h.Agent.Start(t.Context()))
 	h.waitAdopted()
@@ -157,17 +159,54 @@ func (h *handover) waitFor(what string, cond func() bool) {
 	}
 }
 
-// waitPods waits until each pod is ready, apart from the crash looping one, whose container has started.
+// startSpecialCases starts an ephemeral container and the termination of a pod, which lasts longer than the test.
+func (h *handover) startSpecialCases() {
+	t := h.t
+	t.Helper()
+	h.Kubectl(t, "debug", "volumes", "--image=docker.io/library/busybox:1.36", "--target=c", "--container=debugger",
+		"--profile=general", "--", "sleep", "1000000")
+	h.waitFor("the ephemeral container to run", func() bool {
+		p, err := h.Client.CoreV1().Pods("default").Get(t.Context(), "volumes", metav1.GetOptions{})
+		return err == nil && len(p.Status.EphemeralContainerStatuses) == 1 &&
+			p.Status.EphemeralContainerStatuses[0].State.Running != nil
+	})
+	h.Kubectl(t, "delete", "pod", "terminating", "--wait=false")
+}
+
+// checkLog checks that no line of a log is missing.
+func (h *handover) checkLog() {
+	h.t.Helper()
+	lines := strings.Fields(h.Kubectl(h.t, "logs", "counter"))
+	for i, line := range lines {
+		if line != fmt.Sprint(i) {
+			h.t.Errorf("line %d of the log of counter: got %q", i, line)
+			break
+		}
+	}
+	if len(lines) < 10 {
+		h.t.Errorf("the log of counter has only %d lines", len(lines))
+	}
+}
+
+// waitPods waits until each pod is ready, apart from those of notReady. The container of the crash looping one has
+// started again, and the image of the pulling one is missing.
 func (h *handover) waitPods(what string) {
 	h.t.Helper()
 	h.waitFor(what, func() bool {
 		list, err := h.Client.CoreV1().Pods("default").List(h.t.Context(), metav1.ListOptions{})
-		if err != nil || len(list.Items) < 7 {
+		if err != nil || len(list.Items) < handoverPodCount {
 			return false
 		}
 		return !slices.ContainsFunc(list.Items, func(p corev1.Pod) bool {
-			if p.Name == "crashing" {
-				return len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].RestartCount == 0
+			status := p.Status.ContainerStatuses
+			switch p.Name {
+			case "crashing":
+				return len(status) == 0 || status[0].RestartCount == 0
+			case "pulling":
+				return len(status) == 0 || status[0].State.Waiting == nil ||
+					status[0].State.Waiting.Reason == "ContainerCreating"
+			case "terminating":
+				return len(status) == 0 || status[0].State.Running == nil
 			}
 			return !podReady(&p)
 		})
@@ -221,7 +260,8 @@ func (h *handover) state() map[string]string {
 		if p.Name == "crashing" {
 			continue
 		}
-		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses,
+			p.Status.EphemeralContainerStatuses) {
 			out["status "+p.Name+"/"+c.Name] = fmt.Sprintf("%s restarts %d", c.ContainerID, c.RestartCount)
 		}
 	}
@@ -271,7 +311,7 @@ func (h *handover) watchReadiness() (lost func() []string) {
 				}
 				return
 			}
-			if now := podReady(p); p.Name != "crashing" && ready[p.Name] != now {
+			if now := podReady(p); !notReady[p.Name] && ready[p.Name] != now {
 				if ready[p.Name] = now; !now {
 					names = append(names, p.Name)
 				}
@@ -282,7 +322,7 @@ func (h *handover) watchReadiness() (lost func() []string) {
 		stopped.Store(true)
 		w.Stop()
 		done.Wait()
-		if len(ready) < 8 {
+		if len(ready) < handoverPodCount {
 			h.t.Errorf("only %d pods were watched", len(ready))
 		}
 		return names

@@ -1,6 +1,9 @@
 package pair
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // staticPod is a pod of the manifest directory.
 const staticPod = `apiVersion: v1
@@ -23,8 +26,30 @@ spec:
   - {name: c, image: "docker.io/library/busybox:1.36", command: [sleep, "1000000"]}
 `
 
+// plainPod is one of the pods that make the node fuller. Every second one has requests.
+const plainPod = `---
+apiVersion: v1
+kind: Pod
+metadata: {name: plain-%02d, namespace: default}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: c, image: IMAGE, command: [sleep, "1000000"], resources: {%s}}
+`
+
+// handoverPodCount is the number of pods of handoverPods with the static pod.
+const handoverPodCount = 30
+
+// notReady are the pods of handoverPods that do not become or stay ready.
+var notReady = map[string]bool{"crashing": true, "pulling": true, "terminating": true}
+
 // handoverPods returns pods of many kinds, assigned to a node.
 func handoverPods(node string) string {
+	var plain strings.Builder
+	for i := range handoverPodCount - 10 {
+		fmt.Fprintf(&plain, plainPod, i, []string{"", "requests: {cpu: 1m, memory: 1Mi}"}[i%2])
+	}
 	return strings.NewReplacer("NODE", node, "IMAGE", "docker.io/library/busybox:1.36").Replace(`
 apiVersion: v1
 kind: ConfigMap
@@ -131,5 +156,32 @@ spec:
   terminationGracePeriodSeconds: 1
   containers:
   - {name: c, image: IMAGE, command: ["false"]}
-`)
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: pulling, namespace: default}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: c, image: "registry.invalid/none:1"}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: terminating, namespace: default}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 600
+  containers:
+  - {name: c, image: IMAGE, command: [sh, -c, "trap '' TERM; sleep 1000000"]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: counter, namespace: default}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: c, image: IMAGE, command: [sh, -c, "i=0; while true; do echo $i; i=$((i+1)); sleep 1; done"]}
+` + plain.String())
 }
