@@ -161,13 +161,8 @@ func (c *Config) Validate() error {
 	if err := c.services().Validate(c.ClusterCIDRs); err != nil {
 		return err
 	}
-	if err := c.LoadBalancerPool.Validate(); err != nil {
-		return fmt.Errorf("load-balancer-pool: %w", err)
-	}
-	for _, p := range slices.Concat(c.ServiceCIDRs, c.ClusterCIDRs) {
-		if c.LoadBalancerPool.Overlaps(p) {
-			return fmt.Errorf("load-balancer-pool: overlaps %s of service-cluster-ip-range or cluster-cidr", p)
-		}
+	if err := c.checkLoadBalancerPool(); err != nil {
+		return err
 	}
 	if err := serviceips.ValidateAdvertiseAddress(c.AdvertiseAddress); err != nil {
 		return err
@@ -182,6 +177,18 @@ func (c *Config) Validate() error {
 		return err
 	}
 	return validateControllers(c.Controllers, ControllerNames())
+}
+
+func (c *Config) checkLoadBalancerPool() error {
+	if err := c.LoadBalancerPool.Validate(); err != nil {
+		return fmt.Errorf("load-balancer-pool: %w", err)
+	}
+	for _, p := range slices.Concat(c.ServiceCIDRs, c.ClusterCIDRs) {
+		if c.LoadBalancerPool.Overlaps(p) {
+			return fmt.Errorf("load-balancer-pool: overlaps %s of service-cluster-ip-range or cluster-cidr", p)
+		}
+	}
+	return nil
 }
 
 // minCertificateDuration leaves enough time to renew a certificate on a loaded machine.

@@ -26,7 +26,7 @@ func (c openAPIClient) Paths() (map[string]openapi.GroupVersion, error) {
 	add := func(gv schema.GroupVersion, hash string) {
 		out[documentName(gv)] = openAPIDocument{c.a.Client, documentName(gv), hash}
 	}
-	for gv, hash := range (addedDocuments{c.a}).Documents() {
+	for gv, hash := range addedDocuments(c).Documents() {
 		add(gv, hash)
 	}
 	for _, gv := range append(scheme.GroupVersions(), apiextensionsv1.SchemeGroupVersion,

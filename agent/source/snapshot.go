@@ -58,6 +58,7 @@ func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
 		key.Name = string(pod.UID) + "/" + ref.Name
 	case plan.ClusterTrustBundle:
 		key.Namespace = ""
+	default:
 	}
 	return key
 }

@@ -73,7 +73,7 @@ func (n *nodeRestriction) driverRequestsAudience(ctx context.Context, pod *corev
 
 // driverOf returns the CSI driver of a volume, or "".
 func (n *nodeRestriction) driverOf(ctx context.Context, pod *corev1.Pod, v *corev1.Volume) (string, error) {
-	claim := ""
+	var claim string
 	switch {
 	case v.CSI != nil:
 		return v.CSI.Driver, nil

@@ -35,7 +35,7 @@ func builtInAPIServices(versions []schema.GroupVersion) (out []*apiregistrationv
 	groups, versionsOf := map[string]int32{}, map[string]int32{}
 	for _, gv := range versions {
 		if _, known := groups[gv.Group]; !known {
-			groups[gv.Group] = firstGroupPriority - groupPriorityStep*int32(len(groups)) //nolint:gosec // few groups
+			groups[gv.Group] = firstGroupPriority - groupPriorityStep*int32(len(groups))
 		}
 		out = append(out, localAPIService(gv, groups[gv.Group], builtInVersionPriority-versionsOf[gv.Group]))
 		versionsOf[gv.Group]++

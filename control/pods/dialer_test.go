@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -177,7 +178,7 @@ func (k *kubelet) serve(w http.ResponseWriter, r *http.Request) {
 		failure.Close()
 		data.Close()
 	case !open:
-		data.Reset()
+		_ = data.Reset()
 		failure.Close()
 	default:
 		target, err := net.Dial("tcp", to)
@@ -186,10 +187,10 @@ func (k *kubelet) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			io.Copy(target, data)
+			_, _ = io.Copy(target, data)
 			target.(*net.TCPConn).CloseWrite()
 		})
-		io.Copy(data, target)
+		_, _ = io.Copy(data, target)
 		data.Close()
 		failure.Close()
 		wg.Wait()
@@ -219,7 +220,7 @@ func TestDialThroughNode(t *testing.T) {
 			defer transport.CloseIdleConnections()
 			client := &http.Client{Transport: transport}
 			for range 2 { // the second request uses the connection of the first
-				got := ""
+				var got string
 				resp, err := client.Post("http://10.42.0.7:"+c.port, "", strings.NewReader("hello"))
 				if err != nil {
 					got = err.Error()
@@ -296,7 +297,7 @@ func TestForwardedConn(t *testing.T) {
 	if err := <-read; err == nil {
 		t.Error("read after close: got no error")
 	}
-	if _, err := accepted.Read(buffer); err != io.EOF {
+	if _, err := accepted.Read(buffer); !errors.Is(err, io.EOF) {
 		t.Errorf("the pod read %v after close, want the end", err)
 	}
 }

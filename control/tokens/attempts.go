@@ -61,8 +61,9 @@ func (a *Attempts) change(address netip.Prefix, by float64) time.Duration {
 	defer a.mu.Unlock()
 	now := a.now()
 	budget := attemptBudget{attemptBurst, now}
-	if stored, ok := a.budgets.Get(address); ok {
-		budget = stored.(attemptBudget).refilled(now) //nolint:forcetypeassert // the only type stored
+	stored, _ := a.budgets.Get(address)
+	if known, ok := stored.(attemptBudget); ok {
+		budget = known.refilled(now)
 	}
 	wait := budget.wait()
 	if wait > 0 && by < 0 {

@@ -5,8 +5,8 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -259,7 +259,7 @@ func (k *validator) binding(policy string, params *admissionv1.ParamRef) {
 		k.Required(at, "one of name or selector must be specified")
 	}
 	if params.Name != "" {
-		k.InvalidEach(at.Child("name"), params.Name, path.ValidatePathSegmentName(params.Name, false))
+		k.InvalidEach(at.Child("name"), params.Name, content.IsPathSegmentName(params.Name))
 	}
 	if params.Selector != nil {
 		k.Selector(at.Child("selector"), params.Selector)

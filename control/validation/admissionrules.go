@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -84,7 +84,7 @@ func (k *validator) namedRules(at *field.Path, list []admissionv1.NamedRuleWithO
 		at, names := at.Index(i), map[string]bool{}
 		for j, name := range list[i].ResourceNames {
 			at := at.Child("resourceNames").Index(j)
-			k.InvalidEach(at, name, path.ValidatePathSegmentName(name, false))
+			k.InvalidEach(at, name, content.IsPathSegmentName(name))
 			k.unique(at, names, name)
 		}
 		k.admissionRule(at, &list[i].RuleWithOperations, operations)

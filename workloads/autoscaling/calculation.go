@@ -109,15 +109,21 @@ func (c *calculation) run() (out result, err error) {
 	if err != nil {
 		return out, err
 	}
-	if c.tolerances.include(again) || ratio < 1 && again > 1 || ratio > 1 && again < 1 {
-		return out, nil // too small a change, or one in the other direction
-	}
-	n := ceil(again * float64(len(g.withMetric)))
-	if again < 1 && n > out.replicas || again > 1 && n < out.replicas {
-		return out, nil
-	}
-	out.replicas = n
+	out.replicas = c.withAssumed(out.replicas, ratio, again, len(g.withMetric))
 	return out, nil
+}
+
+// withAssumed returns the number of replicas for the ratio with the assumed values of pods, again. It is current if
+// that is too small a change, or one in another direction than that of ratio, the ratio of the known values.
+func (c *calculation) withAssumed(current int32, ratio, again float64, pods int) int32 {
+	if c.tolerances.include(again) || ratio < 1 && again > 1 || ratio > 1 && again < 1 {
+		return current
+	}
+	n := ceil(again * float64(pods))
+	if again < 1 && n > current || again > 1 && n < current {
+		return current
+	}
+	return n
 }
 
 func (c *calculation) unavailable(err error) error {

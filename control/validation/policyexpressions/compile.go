@@ -42,8 +42,9 @@ func NewCompiler(variables bool) func(validation.PolicyExpression) *field.Error 
 		case validation.Variable:
 			variable := &validating.Variable{Name: e.Name, Expression: e.Text}
 			return problem(composited.CompileAndStoreVariable(variable, declarations(e), mode(e)))
+		default:
+			return problem(composited.CompileCELExpression(accessor(e), declarations(e), mode(e)))
 		}
-		return problem(composited.CompileCELExpression(accessor(e), declarations(e), mode(e)))
 	}
 }
 
@@ -60,8 +61,9 @@ func accessor(e validation.PolicyExpression) plugincel.ExpressionAccessor {
 		return &patch.ApplyConfigurationCondition{Expression: e.Text}
 	case validation.JSONPatch:
 		return &patch.JSONPatchCondition{Expression: e.Text}
+	default:
+		return &validating.ValidationCondition{Expression: e.Text}
 	}
-	return &validating.ValidationCondition{Expression: e.Text}
 }
 
 // declarations returns the variables of the environment. A message cannot use the authorizer.
