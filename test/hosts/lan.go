@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -61,7 +62,7 @@ func NewLAN() (l *LAN, err error) {
 				continue
 			}
 			if lock, err := tryLock(file); lock != nil && err == nil {
-				if err := errors.Join(removeNetNS(lanName(n)), os.Remove(file), lock.Close()); err != nil {
+				if err := errors.Join(removeLAN(n), os.Remove(file), lock.Close()); err != nil {
 					return err
 				}
 			}
@@ -116,11 +117,22 @@ func (l *LAN) make() error {
 
 // Close removes the network. Its hosts must have been stopped.
 func (l *LAN) Close() error {
-	return errors.Join(removeNetNS(lanName(l.n)), withRunDir(func() error {
+	return errors.Join(removeLAN(l.n), withRunDir(func() error {
 		err := os.Remove(lanLock(l.n))
 		os.Remove(runDir) // fails unless this was the last one
 		return err
 	}), l.lock.Close())
+}
+
+// removeLAN removes a network with the port of the machine. The kernel removes the links of a namespace some time after
+// the namespace, and until then their names cannot be used again.
+func removeLAN(n int) error {
+	port := machineLANPort(n)
+	var err error
+	if _, missing := net.InterfaceByName(port); missing == nil {
+		_, err = command("ip", "link", "del", port)
+	}
+	return errors.Join(err, removeNetNS(lanName(n)))
 }
 
 // removeNetNS removes a network namespace with everything in it.
