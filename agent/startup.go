@@ -16,7 +16,6 @@ import (
 	"berth/agent/source"
 	"berth/agent/status"
 	"berth/agent/status/events"
-	"berth/podspec"
 )
 
 // RuntimeNotReady is the reason of a pod while the runtime has not listed its pods.
@@ -94,16 +93,6 @@ func (a *Agent) HasSynced() bool {
 	snaps := a.Snapshots()
 	return len(snaps) == len(a.Sources) && !slices.ContainsFunc(snaps, func(s *source.Snapshot) bool {
 		return !s.Ready
-	})
-}
-
-// StaticPodMayExist reports whether a manifest file has a static pod of this name, also one that has not been synced
-// yet. It reports true while a file may not have been read.
-func (a *Agent) StaticPodMayExist(namespace, name string) bool {
-	return !a.HasSynced() || slices.ContainsFunc(a.Snapshots(), func(s *source.Snapshot) bool {
-		return slices.ContainsFunc(s.Pods, func(p *corev1.Pod) bool {
-			return podspec.IsStatic(p) && p.Namespace == namespace && p.Name == name
-		})
 	})
 }
 

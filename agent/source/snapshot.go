@@ -2,12 +2,14 @@ package source
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // File is Snapshot.Source of manifest files, and the value of annotation
@@ -61,6 +63,15 @@ func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
 	default:
 	}
 	return key
+}
+
+// HasStaticPod reports whether one of the snapshots has a static pod of this name.
+func HasStaticPod(all []*Snapshot, namespace, name string) bool {
+	return slices.ContainsFunc(all, func(s *Snapshot) bool {
+		return slices.ContainsFunc(s.Pods, func(p *corev1.Pod) bool {
+			return podspec.IsStatic(p) && p.Namespace == namespace && p.Name == name
+		})
+	})
 }
 
 // FileError is one error of a file. Message does not contain content of the file.

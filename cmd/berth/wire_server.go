@@ -9,6 +9,7 @@ import (
 
 	"berth/admission"
 	"berth/agent/checkpoint"
+	"berth/agent/source"
 	sourceapi "berth/agent/source/apiserver"
 	statusapi "berth/agent/status/apiserver"
 	"berth/cni/gateway"
@@ -54,7 +55,7 @@ func newCluster(b *berth, records map[types.UID]checkpoint.Record) (j *cluster, 
 		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
 		NodeUID: func() types.UID { return j.registration.UID() },
 		StaticPodMayExist: func(namespace, name string) bool {
-			return b.agent.StaticPodMayExist(namespace, name)
+			return !b.agent.HasSynced() || source.HasStaticPod(b.agent.Snapshots(), namespace, name)
 		},
 		StatusUpdated: b.metrics.ObserveStatusSync,
 	})
