@@ -103,10 +103,11 @@ func (h *handover) takeTurns() {
 		h.waitCanary(fmt.Sprintf("kubelet-%d", turn))
 		h.compare(fmt.Sprintf("the kubelet in turn %d", turn))
 	}
-	h.checkLog()
 	h.must("stop the kubelet", h.kubelet.Stop())
 	h.must("start berth", h.Agent.Start(t.Context()))
+	h.must("wait for berth", h.Agent.WaitReady(t.Context()))
 	h.waitAdopted()
+	h.checkLog()
 	h.must("remove the static pod", os.Remove(filepath.Join(h.Agent.ManifestDir, "static.yaml")))
 	h.Kubectl(t, "delete", "pods", "--all", "--grace-period=1", "--wait=false")
 	h.waitFor("all pods to be deleted by berth", func() bool {
