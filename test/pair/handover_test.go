@@ -107,6 +107,7 @@ func (h *handover) takeTurns() {
 	h.must("start berth", h.Agent.Start(t.Context()))
 	h.must("wait for berth", h.Agent.WaitReady(t.Context()))
 	h.waitAdopted()
+	h.waitCanary("end")
 	h.checkLog()
 	h.must("remove the static pod", os.Remove(filepath.Join(h.Agent.ManifestDir, "static.yaml")))
 	h.Kubectl(t, "delete", "pods", "--all", "--grace-period=1", "--wait=false")
