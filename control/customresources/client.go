@@ -3,6 +3,7 @@ package customresources
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	client "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
@@ -47,4 +48,28 @@ func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.Cus
 		return small, err
 	}
 	return updated, err
+}
+
+// finalizerClient is the client of the controller that deletes the objects of a deleted definition. After a failure
+// and a conflict with its own condition, that controller would wait for an event that does not come before the next
+// resync. It repeats a deletion after all other errors.
+type finalizerClient struct{ statusClient }
+
+// CustomResourceDefinitions returns the client of the definitions.
+func (c finalizerClient) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
+	return finalizerWriter{c.statusClient.CustomResourceDefinitions()}
+}
+
+type finalizerWriter struct {
+	client.CustomResourceDefinitionInterface
+}
+
+// UpdateStatus writes the status as statusWriter does. Its error is not a conflict.
+func (w finalizerWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition,
+	options metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+	updated, err := w.CustomResourceDefinitionInterface.UpdateStatus(ctx, crd, options)
+	if apierrors.IsConflict(err) {
+		return nil, fmt.Errorf("update status: %v", err) // hides its type
+	}
+	return updated, err //nolint:wrapcheck // callers check the type
 }

@@ -129,7 +129,7 @@ func (s *Server) install(server *genericapiserver.GenericAPIServer, group *gener
 	// the condition NonStructuralSchema.
 	naming := status.NewNamingConditionController(klog.Background(), s.definitions, client)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(s.definitions, client)
-	finalizing := finalizer.NewCRDFinalizer(s.definitions, client, objects)
+	finalizing := finalizer.NewCRDFinalizer(s.definitions, finalizerClient{client}, objects)
 	s.controllers = []func(context.Context){
 		naming.RunWithContext, establishing.RunWithContext,
 		func(ctx context.Context) { approval.RunWithContext(1, ctx) },
