@@ -96,8 +96,13 @@ func (s *Server) RESTMapper() meta.RESTMapper {
 	return out
 }
 
-// updateKinds updates the kinds that controllers follow.
-func (s *Server) updateKinds() { s.Kinds.set(collectable(s.discovered.all(), s.Reserved)) }
+// updateKinds updates the kinds that controllers follow. Calls are serialized, so that the last one sets what is
+// recorded then.
+func (s *Server) updateKinds() {
+	s.updating.Lock()
+	defer s.updating.Unlock()
+	s.Kinds.set(collectable(s.discovered.all(), s.Reserved))
+}
 
 // collectable returns the resources that can be watched and deleted, each in its most stable version. The kinds of
 // reserved groups belong to the server itself.

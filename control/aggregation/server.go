@@ -87,8 +87,11 @@ type Server struct {
 	// backends has the extension API servers. A map is never changed.
 	backends atomic.Pointer[map[schema.GroupVersion]*backend]
 
-	watchRemote sync.Once
-	lifetime    context.Context //nolint:containedctx // of the goroutines that start later
+	updating sync.Mutex // serializes updateKinds
+
+	// remote reports whether the availability of extension API servers is checked. Only AddAPIService uses it.
+	remote   bool
+	lifetime context.Context //nolint:containedctx // of the goroutines that start later
 
 	mu      sync.Mutex
 	stopped bool // nothing starts any more
@@ -255,18 +258,18 @@ func (s *Server) setBackend(gv schema.GroupVersion, b *backend) {
 }
 
 // startRemoteAvailability starts the controller of the availability of extension API servers, once.
-func (s *Server) startRemoteAvailability() (err error) {
-	s.watchRemote.Do(func() {
-		var controller *remote.AvailableConditionController
-		controller, err = remote.New(s.apiServices(), s.Informers.Core().V1().Services(),
-			s.Informers.Discovery().V1().EndpointSlices(), s.client.ApiregistrationV1(), s.Dial,
-			s.ProxyCertificate.CurrentCertKeyContent, s.Services, s.metrics)
-		if err != nil {
-			err = fmt.Errorf("availability of APIServices: %w", err)
-			return
-		}
-		s.StartInformers()
-		s.start(func() { controller.Run(availabilityWorkers, s.lifetime.Done()) })
-	})
-	return err
+func (s *Server) startRemoteAvailability() error {
+	if s.remote {
+		return nil
+	}
+	controller, err := remote.New(s.apiServices(), s.Informers.Core().V1().Services(),
+		s.Informers.Discovery().V1().EndpointSlices(), s.client.ApiregistrationV1(), s.Dial,
+		s.ProxyCertificate.CurrentCertKeyContent, s.Services, s.metrics)
+	if err != nil {
+		return fmt.Errorf("availability of APIServices: %w", err)
+	}
+	s.remote = true
+	s.StartInformers()
+	s.start(func() { controller.Run(availabilityWorkers, s.lifetime.Done()) })
+	return nil
 }

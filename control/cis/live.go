@@ -55,13 +55,13 @@ func (c *clients) readServer(ctx context.Context) (*Server, error) {
 	if s.Profiling, err = status(ctx, administrator, s.URL+"/debug/pprof/"); err != nil {
 		return nil, err
 	}
-	nobody, err := restclient.HTTPClientFor(restclient.AnonymousClientConfig(c.config))
+	anonymous, err := restclient.HTTPClientFor(restclient.AnonymousClientConfig(c.config))
 	if err != nil {
 		return nil, err
 	}
-	defer nobody.CloseIdleConnections()
+	defer anonymous.CloseIdleConnections()
 	for _, path := range slices.Concat(protectedPaths, publicPaths) {
-		if s.Anonymous[path], err = status(ctx, nobody, s.URL+path); err != nil {
+		if s.Anonymous[path], err = status(ctx, anonymous, s.URL+path); err != nil {
 			return nil, err
 		}
 	}

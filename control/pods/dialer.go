@@ -43,8 +43,7 @@ type Dialer struct {
 	HostAddresses func() ([]net.Addr, error)
 }
 
-// DialContext opens a connection to ADDRESS:PORT. Its signature is that of net.Dialer. An address may be of any
-// network of net.Dialer, but only TCP is forwarded.
+// DialContext opens a connection to ADDRESS:PORT. Its signature is that of net.Dialer. Only TCP is forwarded.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if to, err := netip.ParseAddrPort(address); err == nil {
 		pod, err := d.forwardedPod(to.Addr().Unmap())
@@ -60,14 +59,6 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 
 // forwardedPod returns the pod with an address if connections to it are forwarded, or nil.
 func (d *Dialer) forwardedPod(address netip.Addr) (*corev1.Pod, error) {
-	all, err := d.Pods.List(labels.Everything())
-	if err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
-	}
-	pod := podWithAddress(all, address)
-	if pod == nil {
-		return nil, nil
-	}
 	nodes, err := d.Nodes.List(labels.Everything())
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -83,7 +74,11 @@ func (d *Dialer) forwardedPod(address netip.Addr) (*corev1.Pod, error) {
 	if isNode(host, nodes) {
 		return nil, nil
 	}
-	return pod, nil
+	all, err := d.Pods.List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	return podWithAddress(all, address), nil
 }
 
 // podWithAddress returns the pod that runs on a node and has an address of its own, or nil.
