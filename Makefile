@@ -55,7 +55,8 @@ test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detect
 	go list -race -test -export ./... ./test/... >/dev/null
 	mkdir -p .cache
 	BERTH_PREBUILT=1 $(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -ldflags='-s -w' -p 3 -timeout 90m $(TESTFLAGS) $(LONGEST) ./... ./test/...; status=$$?; \
-		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; exit $$status
+		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; \
+		test $$status = 0 || go run ./test/failures .cache/test.json; exit $$status
 
 test-stress: deps $(GOTESTSUM) ## make test RUNS times beside LOAD busy processes
 	./test/stress.sh $(RUNS) $(LOAD)

@@ -15,17 +15,25 @@ import (
 // kernelRules are the tables of the agent, a line for each chain with its number of rules, and for each element.
 type kernelRules struct{ chains, elements []string }
 
-// rules reads the tables of the agent on its host, without the elements that time out.
-func (s *serviceKills) rules() kernelRules {
-	s.t.Helper()
+// rules reads the tables of the agent on its host, without the elements that time out. It fails if the agent
+// changes a table meanwhile.
+func (s *serviceKills) rules() (out kernelRules, err error) {
 	conn, err := nftables.New(nftables.WithNetNSFd(int(s.ns)))
-	s.must(err)
+	if err != nil {
+		return out, err
+	}
 	tables, err := conn.ListTables()
-	s.must(err)
+	if err != nil {
+		return out, fmt.Errorf("list tables: %w", err)
+	}
 	chains, err := conn.ListChains()
-	s.must(err)
-	count := s.countRules()
-	var out kernelRules
+	if err != nil {
+		return out, fmt.Errorf("list chains: %w", err)
+	}
+	count, err := s.countRules()
+	if err != nil {
+		return out, fmt.Errorf("list rules: %w", err)
+	}
 	for _, t := range tables {
 		if !strings.HasPrefix(t.Name, "berth") {
 			continue
@@ -38,10 +46,14 @@ func (s *serviceKills) rules() kernelRules {
 			out.chains = append(out.chains, fmt.Sprintf("%s: %d rules", name, count[name]))
 		}
 		sets, err := conn.GetSets(t)
-		s.must(err)
+		if err != nil {
+			return out, fmt.Errorf("list sets of %s: %w", t.Name, err)
+		}
 		for _, set := range sets {
 			elements, err := conn.GetSetElements(set)
-			s.must(err)
+			if err != nil {
+				return out, fmt.Errorf("list elements of %s: %w", set.Name, err)
+			}
 			for _, e := range elements {
 				if set.HasTimeout {
 					continue
@@ -56,14 +68,17 @@ func (s *serviceKills) rules() kernelRules {
 	}
 	slices.Sort(out.chains)
 	slices.Sort(out.elements)
-	return out
+	return out, nil
 }
 
 // settledRules returns the rules when the agent knows the pod CIDRs of the node.
 func (s *serviceKills) settledRules() (out kernelRules) {
 	s.t.Helper()
 	s.waitUntil("the pod CIDRs in the rules", func() string {
-		out = s.rules()
+		var err error
+		if out, err = s.rules(); err != nil {
+			return err.Error()
+		}
 		for _, line := range out.elements {
 			if strings.Contains(line, " set local-pods ") {
 				return ""
@@ -75,10 +90,9 @@ func (s *serviceKills) settledRules() (out kernelRules) {
 }
 
 // countRules returns the number of rules of each chain.
-func (s *serviceKills) countRules() map[string]int {
-	s.t.Helper()
+func (s *serviceKills) countRules() (map[string]int, error) {
 	count := map[string]int{}
-	s.must(s.Host.RunInNetwork(func() error {
+	err := s.Host.RunInNetwork(func() error {
 		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
 		req.AddData(&nl.Nfgenmsg{Version: nl.NFNETLINK_V0})
 		messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
@@ -99,8 +113,8 @@ func (s *serviceKills) countRules() map[string]int {
 			count[fmt.Sprintf("%d %s chain %s", m[0], table, chain)]++
 		}
 		return err
-	}))
-	return count
+	})
+	return count, err
 }
 
 // requireRules waits until the kernel has the elements of before, and also the chains.
@@ -110,7 +124,10 @@ func (s *serviceKills) requireRules(when string, before kernelRules, andChains b
 		s.t.Fatal("no rules before the churn: ", before)
 	}
 	s.waitUntil("the rules of before, "+when, func() string {
-		now := s.rules()
+		now, err := s.rules()
+		if err != nil {
+			return err.Error()
+		}
 		text := difference(before.elements, now.elements)
 		if andChains {
 			text += difference(before.chains, now.chains)
