@@ -101,7 +101,7 @@ func (s *Server) RESTMapper() meta.RESTMapper {
 func (s *Server) updateKinds() {
 	s.updating.Lock()
 	defer s.updating.Unlock()
-	s.Kinds.set(collectable(s.discovered.all(), s.Reserved))
+	s.kinds.Replace(collectable(s.discovered.all(), s.Reserved))
 }
 
 // collectable returns the resources that can be watched and deleted, each in its most stable version. The kinds of

@@ -33,6 +33,8 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/status/metrics"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 	apiservicerest "k8s.io/kube-aggregator/pkg/registry/apiservice/rest"
+
+	"berth/control/dynamickinds"
 )
 
 const (
@@ -74,8 +76,8 @@ type Config struct {
 // Server serves APIServices.
 type Server struct {
 	Config
-	*Kinds
 
+	kinds      *dynamickinds.Set[schema.GroupResource]
 	groups     discovery.GroupManager
 	lists      http.Handler // the list of API groups, in both forms
 	client     clientset.Interface
@@ -128,7 +130,7 @@ func Install(server *genericapiserver.GenericAPIServer, c Config) (*Server, erro
 	if err != nil {
 		return nil, fmt.Errorf("loopback: %w", err)
 	}
-	s := &Server{Config: c, Kinds: newKinds(objects), groups: server.DiscoveryGroupManager, client: client,
+	s := &Server{Config: c, kinds: newKinds(objects), groups: server.DiscoveryGroupManager, client: client,
 		factory: externalversions.NewSharedInformerFactory(client, resyncPeriod)}
 	s.backends.Store(&map[schema.GroupVersion]*backend{})
 	if s.metrics, err = availabilityMetrics(); err != nil {
@@ -207,7 +209,7 @@ func (s *Server) Wait() {
 	s.stopped = true
 	s.mu.Unlock()
 	s.running.Wait()
-	s.Kinds.close()
+	s.kinds.Close()
 	s.factory.Shutdown()
 	for _, b := range *s.backends.Load() {
 		b.close()

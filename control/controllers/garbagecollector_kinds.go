@@ -12,6 +12,8 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
+
+	"berth/control/dynamickinds"
 )
 
 // watchAll discovers all collectable resources and starts informers for them.
@@ -208,7 +210,7 @@ func (g *garbageCollector) informer(factory metadatainformer.SharedInformerFacto
 		return shared.Informer(), nil
 	}
 	informer := factory.ForResource(of).Informer()
-	return informer, informer.SetTransform(trimMetadata)
+	return informer, informer.SetTransform(dynamickinds.TrimMetadata)
 }
 
 // collectable excludes events, which are numerous, short-lived and have no owners.
@@ -222,16 +224,4 @@ func collectable(r metav1.APIResource) bool {
 		}
 	}
 	return true
-}
-
-// trimMetadata keeps only the metadata that the dependency graph uses.
-func trimMetadata(obj any) (any, error) {
-	m, ok := obj.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return obj, nil
-	}
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
-		OwnerReferences: m.OwnerReferences, Finalizers: m.Finalizers, DeletionTimestamp: m.DeletionTimestamp,
-	}}, nil
 }

@@ -184,9 +184,8 @@ var allowedImports = map[string][]string{
 	"control/scheduler":           {"podspec", "control/metrics/subsystem", "control/scheduler/placement"},
 	"control/scheduler/placement": {"admission", "podspec"},
 	"control/controllers": {
-		"admission", "podspec", "control/loadbalancer", "control/metrics/subsystem", "control/pki", "control/quota",
-		"workloads", "workloads/deployment",
-		"workloads/statefulset", "workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
+		"admission", "podspec", "control/dynamickinds", "control/loadbalancer", "control/metrics/subsystem", "control/pki",
+		"control/quota", "workloads", "workloads/deployment", "workloads/statefulset", "workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
 		"workloads/autoscaling",
 	},
 	"control/loadbalancer": {},
@@ -201,8 +200,9 @@ var allowedImports = map[string][]string{
 	},
 
 	"control/metrics/subsystem": {},
-	"control/customresources":   {},
-	"control/aggregation":       {},
+	"control/dynamickinds":      {},
+	"control/customresources":   {"control/dynamickinds"},
+	"control/aggregation":       {"control/dynamickinds"},
 
 	// control/cis checks the configuration of the server; the server does not know it.
 	"control/cis": {

@@ -46,6 +46,10 @@ type Server struct {
 // readyTimeout limits the startup time of a server on a busy machine.
 const readyTimeout = 8 * time.Minute
 
+// nodeMonitorGracePeriod is longer than the default: on a busy machine, an agent that has just started may need more
+// than 40 seconds for its first heartbeat, and the Services of the node would lose their endpoints meanwhile.
+const nodeMonitorGracePeriod = 5 * time.Minute
+
 // Start starts a server for the test with default settings, changed by the functions. A test that
 // writes to a single namespace only should use Shared, which is faster.
 func Start(t testing.TB, change ...func(*control.Config)) *Server {
@@ -67,6 +71,7 @@ func open(ctx context.Context, change ...func(*control.Config)) (*Server, error)
 	c := control.Default()
 	c.Listen, c.UnsafeNoFsync = "127.0.0.1:0", true
 	c.OpenAPITTL = time.Hour // all servers of this process share the documents
+	c.NodeMonitorGracePeriod = nodeMonitorGracePeriod
 	for _, f := range change {
 		f(&c)
 	}
