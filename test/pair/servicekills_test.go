@@ -36,6 +36,7 @@ const (
 	heldConnections = 200
 	echoTimeout     = 2 * time.Minute // a broken connection ends at once, and a busy machine may take its time
 	maxRestartDelay = time.Second     // RestartSec of berth.service
+	resolverTimeout = 5 * time.Second // the default of resolvers
 )
 
 // killedServices are two pods with an echo server, and Services that lead to them. They stay as they are
@@ -71,6 +72,7 @@ type serviceKills struct {
 	client  string            // file of the network namespace of the client pod
 	stable4 []string          // addresses of the stable pods
 	timeout time.Duration     // of each of the two attempts of a DNS query
+	pause   time.Duration     // between two uses of connections
 	udp     map[string]string // addresses of the churn Services that have UDP, by name
 	pods    []string          // changing pods that exist
 	held    []*heldConnection
@@ -109,10 +111,11 @@ func TestServicesUnderKills(t *testing.T) {
 	t.Logf("%d kills, seed %d: set BERTH_SEED=%d to repeat", kills, seed, seed)
 	s := &serviceKills{
 		Pair: &Pair{t: t}, rng: rand.New(rand.NewPCG(uint64(seed), 17)), udp: map[string]string{},
-		stop: make(chan struct{}), timeout: 15 * time.Second, // for a machine that runs other tests
+		stop: make(chan struct{}), timeout: echoTimeout, // a lost query is never answered
+		pause: 10 * time.Millisecond, // other tests need the CPU time
 	}
 	if os.Getenv("BERTH_TORTURE") != "" {
-		s.timeout = 5 * time.Second // as resolvers have it
+		s.timeout, s.pause = resolverTimeout, 2*time.Millisecond
 	}
 	s.setUp()
 	s.must(s.Agent.Restart(t.Context())) // removes the chains that no Service uses any more
@@ -396,7 +399,7 @@ func (s *serviceKills) startStreams() {
 		})
 	}
 	next, stable := 0, s.clusterIP("stable")
-	repeat(2*time.Millisecond, s.client, func() {
+	repeat(s.pause, s.client, func() {
 		c := s.held[next%len(s.held)]
 		next++
 		if err := c.echo(); err != nil {
@@ -405,7 +408,7 @@ func (s *serviceKills) startStreams() {
 		}
 		s.roundTrips.Add(1)
 	})
-	repeat(50*time.Millisecond, s.client, func() {
+	repeat(25*s.pause, s.client, func() {
 		c, err := (&net.Dialer{Timeout: echoTimeout}).Dial("tcp", stable)
 		if err == nil {
 			h := &heldConnection{c, "", bufio.NewReader(c)}
@@ -419,7 +422,7 @@ func (s *serviceKills) startStreams() {
 	})
 	want, _, _ := net.SplitHostPort(stable)
 	for _, file := range []string{s.client, filepath.Join("/run/netns", s.Host.Name)} {
-		repeat(25*time.Millisecond, file, func() { s.query(want) })
+		repeat(12*s.pause, file, func() { s.query(want) })
 	}
 }
 
@@ -431,11 +434,11 @@ func (s *serviceKills) fail(what string, err error) {
 // query resolves the name of the Service with up to two attempts. It runs in the network namespace of a client.
 func (s *serviceKills) query(want string) {
 	began := time.Now()
-	err := s.resolve(want)
+	err := resolve(want, s.timeout)
 	if err != nil {
 		s.retried.Add(1)
 		s.t.Logf("DNS query failed once after %s: %v", time.Since(began), err)
-		err = s.resolve(want)
+		err = resolve(want, s.timeout)
 	}
 	if err != nil {
 		s.fail("DNS query", err)
@@ -445,10 +448,10 @@ func (s *serviceKills) query(want string) {
 	s.slowest.Store(max(s.slowest.Load(), int64(time.Since(began)))) // two streams: about right
 }
 
-func (s *serviceKills) resolve(want string) error {
+func resolve(want string, timeout time.Duration) error {
 	m := &dns.Msg{}
 	m.SetQuestion("stable.default.svc.cluster.local.", dns.TypeA)
-	client := dns.Client{Timeout: s.timeout}
+	client := dns.Client{Timeout: timeout}
 	answer, _, err := client.Exchange(m, "10.43.0.10:53")
 	if err != nil {
 		return err
@@ -464,7 +467,7 @@ func (s *serviceKills) waitForQuery() {
 	s.t.Helper()
 	want := s.field("service", "stable", ".spec.clusterIP")
 	s.waitUntil("an answer to a DNS query", func() string {
-		if err := hosts.RunInNetNS(s.client, func() error { return s.resolve(want) }); err != nil {
+		if err := hosts.RunInNetNS(s.client, func() error { return resolve(want, resolverTimeout) }); err != nil {
 			return err.Error()
 		}
 		return ""
