@@ -181,11 +181,15 @@ var allowedImports = map[string][]string{
 	"control/serviceips": {"podspec", "control/registry"},
 	"control/pods":       {"podspec", "control/registry", "control/printers"},
 
-	"control/scheduler":           {"podspec", "control/metrics/subsystem", "control/scheduler/placement"},
-	"control/scheduler/placement": {"admission", "podspec"},
+	"control/scheduler": {
+		"podspec", "control/metrics/subsystem", "control/scheduler/placement", "control/volumes",
+	},
+	"control/scheduler/placement": {"admission", "podspec", "control/volumes"},
+	"control/volumes":             {},
 	"control/controllers": {
 		"admission", "podspec", "control/dynamickinds", "control/loadbalancer", "control/metrics/subsystem", "control/pki",
-		"control/quota", "workloads", "workloads/deployment", "workloads/statefulset", "workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
+		"control/quota", "control/volumes", "workloads", "workloads/deployment", "workloads/statefulset",
+		"workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
 		"workloads/autoscaling",
 	},
 	"control/loadbalancer": {},
@@ -234,7 +238,7 @@ var pure = []string{
 	"workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
 	"workloads/autoscaling", "workloads/validation", "internal/rules", "services/proxy/ruleset",
 	"services/policy/selection", "services/policy/rules", "services/policy/addresses",
-	"control/loadbalancer", "services/announce/election",
+	"control/loadbalancer", "control/volumes", "services/announce/election",
 }
 
 // impure lists the packages that no pure package may import.
