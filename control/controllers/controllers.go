@@ -111,6 +111,13 @@ const (
 	HorizontalPodAutoscalers = "horizontal-pod-autoscaler-controller"
 	// ReplicationControllers is the controller of the kind ReplicationController.
 	ReplicationControllers = "replicationcontroller-controller"
+	// VolumeBinder binds PersistentVolumeClaims.
+	VolumeBinder = "persistentvolume-binder-controller"
+	// ClaimProtection and VolumeProtection keep claims and volumes that are in use.
+	ClaimProtection  = "persistentvolumeclaim-protection-controller"
+	VolumeProtection = "persistentvolume-protection-controller"
+	// EphemeralVolumes creates the claims of generic ephemeral volumes.
+	EphemeralVolumes = "ephemeral-volume-controller"
 )
 
 // DefaultTerminatedPodGCThreshold is the default number of terminated pods to retain.
@@ -160,6 +167,10 @@ var descriptors = []descriptor{
 	{StatefulSets, newStatefulSetController},
 	{DaemonSets, newDaemonSetController},
 	{HorizontalPodAutoscalers, newAutoscalerController},
+	{VolumeBinder, newVolumeBinder},
+	{ClaimProtection, newClaimProtectionController},
+	{VolumeProtection, newVolumeProtectionController},
+	{EphemeralVolumes, newEphemeralVolumeController},
 	{ValidatingAdmissionPolicyStatus, newPolicyStatusController},
 }
 
@@ -184,6 +195,10 @@ func EventSource(name string) string {
 		return "horizontal-pod-autoscaler"
 	case ServiceLB:
 		return "service-controller"
+	case VolumeBinder:
+		return "persistentvolume-controller"
+	case EphemeralVolumes:
+		return "ephemeral_volume"
 	}
 	return name
 }
@@ -197,7 +212,8 @@ var serviceAccounts = map[string]string{
 	EndpointSliceMirroring: "endpointslicemirroring-controller", ReplicationControllers: "replication-controller",
 	DaemonSets: "daemon-set-controller", HorizontalPodAutoscalers: "horizontal-pod-autoscaler",
 	ServiceLB: "service-controller", PodCertificateCleaner: "podcertificaterequestcleaner",
-	ServingTrustBundle: "kube-apiserver-serving-clustertrustbundle-publisher",
+	ServingTrustBundle: "kube-apiserver-serving-clustertrustbundle-publisher", VolumeBinder: "persistent-volume-binder",
+	ClaimProtection: "pvc-protection-controller", VolumeProtection: "pv-protection-controller",
 }
 
 // ServiceAccount returns the name of the service account in kube-system that a controller has in upstream's control
@@ -218,6 +234,8 @@ var queueNames = map[string]string{
 	PodGC:              "orphaned_pods_nodes", ResourceQuota: "resourcequota_primary", EndpointSlices: "endpoint_slice",
 	EndpointSliceMirroring: "endpoint_slice_mirroring", ReplicationControllers: "replicationmanager",
 	TTLAfterFinished: "ttl_jobs_to_delete", HorizontalPodAutoscalers: "horizontalpodautoscaler", ServiceLB: "service",
+	VolumeBinder: "claims", ClaimProtection: "pvcprotection", VolumeProtection: "pvprotection",
+	EphemeralVolumes: "ephemeral_volume",
 }
 
 // queueName returns the name of a controller's work queue in metrics, as upstream has it.

@@ -66,6 +66,8 @@ var registerMetrics = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(jobMetrics...)
 	legacyregistry.MustRegister(autoscalerMetrics...)
 	legacyregistry.MustRegister(nodeMetrics...)
+	legacyregistry.MustRegister(volumeMetrics...)
+	legacyregistry.CustomMustRegister(volumeCollector)
 })
 
 // countStale counts a skipped sync.

@@ -99,10 +99,9 @@ func storageKinds() []*Kind {
 	return []*Kind{
 		{
 			GroupVersion: v1, Resource: "storageclasses", Singular: "storageclass", ShortNames: []string{"sc"},
-			ClusterScoped:     true,
-			New:               func() runtime.Object { return &storagev1.StorageClass{} },
-			NewList:           func() runtime.Object { return &storagev1.StorageClassList{} },
-			StoredOnlyWarning: storedOnlyWarning("storage classes"),
+			ClusterScoped: true,
+			New:           func() runtime.Object { return &storagev1.StorageClass{} },
+			NewList:       func() runtime.Object { return &storagev1.StorageClassList{} },
 		},
 		{
 			GroupVersion: v1, Resource: "volumeattributesclasses", Singular: "volumeattributesclass",

@@ -218,7 +218,7 @@ var allowedImports = map[string][]string{
 	"control/reviews":   {},
 	"control/authn":     {"control/reviews"},
 	"control/authz":     {"control/reviews"},
-	"control/admission": {"podspec", "control/authz", "control/quota", "control/tokens"},
+	"control/admission": {"podspec", "control/authz", "control/quota", "control/tokens", "control/volumes"},
 
 	"services/policy/rules":     {"services/policy/selection"},
 	"services/policy/selection": {},
