@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -17,7 +18,7 @@ import (
 // podFilters are the filters whose result may change when a pod is removed.
 var podFilters = []placement.Filter{
 	placement.FilterNodeResourcesFit, placement.FilterNodePorts, placement.FilterPodTopologySpread,
-	placement.FilterInterPodAffinity,
+	placement.FilterInterPodAffinity, placement.FilterVolumeRestrictions,
 }
 
 // Events of the cluster that may make pods schedulable.
@@ -36,6 +37,8 @@ const (
 	eventClaimUpdate       queueEvent = "PersistentVolumeClaimUpdate"
 	eventVolumeAdd         queueEvent = "PersistentVolumeAdd"
 	eventVolumeUpdate      queueEvent = "PersistentVolumeUpdate"
+	eventClassAdd          queueEvent = "StorageClassAdd"
+	eventClassUpdate       queueEvent = "StorageClassUpdate"
 )
 
 // addOrUpdate returns the event for an object that was added if the old one is nil, else updated.
@@ -154,7 +157,8 @@ func (s *Scheduler) nodeUpdated(old, node *corev1.Node) {
 	}
 	if !sameLabels(old.Labels, node.Labels) {
 		filters[eventNodeLabel] = []placement.Filter{placement.FilterNodeAffinity, placement.FilterPodFeatures,
-			placement.FilterVolumeBinding, placement.FilterPodTopologySpread, placement.FilterInterPodAffinity}
+			placement.FilterVolumeBinding, placement.FilterVolumeZone, placement.FilterPodTopologySpread,
+			placement.FilterInterPodAffinity}
 	}
 	if !apiequality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
 		filters[eventNodeTaint] = []placement.Filter{placement.FilterTaintToleration, placement.FilterPodTopologySpread}
@@ -189,11 +193,18 @@ func (s *Scheduler) namespaceDeleted(ns *corev1.Namespace) { s.cluster.RemoveNam
 
 func (s *Scheduler) claimUpdated(old, _ *corev1.PersistentVolumeClaim) {
 	s.queue.requeueRejectedBy(addOrUpdate(old, eventClaimAdd, eventClaimUpdate), time.Now(),
-		placement.FilterVolumeBinding)
+		placement.FilterVolumeBinding, placement.FilterVolumeZone, placement.FilterVolumeRestrictions)
+	s.checkVolumeBindings(time.Now())
 }
 
 func (s *Scheduler) volumeUpdated(old, _ *corev1.PersistentVolume) {
 	s.queue.requeueRejectedBy(addOrUpdate(old, eventVolumeAdd, eventVolumeUpdate), time.Now(),
+		placement.FilterVolumeBinding, placement.FilterVolumeZone)
+	s.checkVolumeBindings(time.Now())
+}
+
+func (s *Scheduler) classUpdated(old, _ *storagev1.StorageClass) {
+	s.queue.requeueRejectedBy(addOrUpdate(old, eventClassAdd, eventClassUpdate), time.Now(),
 		placement.FilterVolumeBinding)
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -48,8 +49,10 @@ type Scheduler struct {
 	ctx          context.Context //nolint:containedctx // the ctx of Run, for API calls
 	pendingCalls sync.WaitGroup
 	callSlots    chan struct{}
-	cachesSynced []cache.InformerSynced
-	unregister   []func() // removes the event handlers
+	// volumeBindings are the pods with a node whose claims are being bound.
+	volumeBindings map[types.UID]*volumeBinding
+	cachesSynced   []cache.InformerSynced
+	unregister     []func() // removes the event handlers
 }
 
 // New registers handlers with the informers. Scheduling starts with Run.
@@ -61,6 +64,7 @@ func New(config Config) (*Scheduler, error) {
 	s := &Scheduler{
 		Config: config, cluster: placement.NewCluster(), queue: newQueue(),
 		callSlots: make(chan struct{}, maxConcurrentCalls), inbox: inbox{wake: make(chan struct{}, 1)},
+		volumeBindings: map[types.UID]*volumeBinding{},
 	}
 	core := config.Informers.Core().V1()
 	for _, watch := range []struct {
@@ -73,6 +77,8 @@ func New(config Config) (*Scheduler, error) {
 		{core.PersistentVolumeClaims().Informer(),
 			eventHandlers(s, s.claimUpdated, func(*corev1.PersistentVolumeClaim) {})},
 		{core.PersistentVolumes().Informer(), eventHandlers(s, s.volumeUpdated, func(*corev1.PersistentVolume) {})},
+		{config.Informers.Storage().V1().StorageClasses().Informer(),
+			eventHandlers(s, s.classUpdated, func(*storagev1.StorageClass) {})},
 	} {
 		reg, err := watch.informer.AddEventHandler(watch.handlers)
 		if err != nil {
@@ -115,7 +121,11 @@ func (s *Scheduler) Run(ctx context.Context) {
 			}
 		}
 		s.observeState()
-		if next := s.queue.flush(time.Now()); !next.IsZero() {
+		next := s.checkVolumeBindings(time.Now())
+		if flush := s.queue.flush(time.Now()); next.IsZero() || !flush.IsZero() && flush.Before(next) {
+			next = flush
+		}
+		if !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
 		if len(s.queue.active) > 0 && ctx.Err() == nil {
@@ -144,13 +154,13 @@ func (s *Scheduler) scheduleOne() bool {
 		return false
 	}
 	this := attempt{start: start, queued: qp.activeSince, attempts: qp.attempts}
-	volumes, reason := s.volumeAffinities(qp.pod)
+	with, reason := s.podVolumes(qp.pod)
 	if reason != "" {
 		s.handleFailure(qp, s.cluster.Unschedulable(reason), placement.Related{})
 		s.observeAttempt(this, resultUnschedulable)
 		return true
 	}
-	with := placement.Related{Volumes: volumes, Siblings: s.siblings(qp.pod)}
+	with.Siblings = s.siblings(qp.pod)
 	result := s.cluster.Schedule(qp.pod, with)
 	algorithmDuration.Observe(time.Since(start).Seconds())
 	if result.Node == "" {
@@ -161,12 +171,21 @@ func (s *Scheduler) scheduleOne() bool {
 	assumed := qp.pod.DeepCopy()
 	assumed.Spec.NodeName = result.Node
 	s.cluster.AddPod(assumed)
+	if len(result.Volumes.Bind)+len(result.Volumes.Provision) > 0 {
+		s.bindVolumes(&volumeBinding{queued: qp, pod: assumed, result: result, attempt: this})
+		return true
+	}
+	s.startBinding(qp, assumed, result, this)
+	return true
+}
+
+// startBinding binds a pod to its node in the background.
+func (s *Scheduler) startBinding(qp *queuedPod, assumed *corev1.Pod, result placement.Result, this attempt) {
 	s.call(func(ctx context.Context) {
 		qp.callMu.Lock() // after a pending call of an earlier attempt
 		defer qp.callMu.Unlock()
 		s.bind(ctx, assumed, result, this)
 	})
-	return true
 }
 
 // handleFailure tries preemption, records the failure and marks the pod as unschedulable.

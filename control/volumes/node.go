@@ -51,14 +51,16 @@ func MatchNode(pod PodClaims, node *corev1.Node) (out Assignment, ok bool) {
 		}
 		className := storagehelpers.GetPersistentVolumeClaimClass(claim)
 		ofClass := sortedByName(pod.Volumes, func(v *corev1.PersistentVolume) bool {
-			return storagehelpers.GetPersistentVolumeClass(v) == className
+			// A reserved volume that the node cannot use must not be replaced by another one.
+			return storagehelpers.GetPersistentVolumeClass(v) == className &&
+				(v.Spec.ClaimRef != nil || AllowsNode(v, node))
 		})
 		v, err := storagehelpers.FindMatchingVolume(claim, ofClass, node, chosen, true, true)
 		switch {
-		case err == nil && v != nil:
+		case err == nil && v != nil && AllowsNode(v, node):
 			chosen[v.Name] = v
 			out.Bind = append(out.Bind, Binding{claim, v})
-		case err == nil && canProvision(pod.Classes[className], node):
+		case err == nil && v == nil && canProvision(pod.Classes[className], node):
 			out.Provision = append(out.Provision, claim)
 		default:
 			return Assignment{}, false

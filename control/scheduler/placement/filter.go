@@ -6,20 +6,27 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"berth/admission"
+	"berth/control/volumes"
 	"berth/podspec"
 )
 
 // Reasons in FailedScheduling messages, as in kube-scheduler.
 const (
-	reasonUnschedulable        = "node(s) were unschedulable"
-	reasonName                 = "node(s) didn't match the requested node name"
-	reasonTaint                = "node(s) had untolerated taint(s)"
-	reasonAffinity             = "node(s) didn't match Pod's node affinity/selector"
-	reasonPodFeatures          = "node(s) didn't support pod features "
-	reasonVolume               = "node(s) didn't match PersistentVolume's node affinity"
+	reasonUnschedulable  = "node(s) were unschedulable"
+	reasonName           = "node(s) didn't match the requested node name"
+	reasonTaint          = "node(s) had untolerated taint(s)"
+	reasonAffinity       = "node(s) didn't match Pod's node affinity/selector"
+	reasonPodFeatures    = "node(s) didn't support pod features "
+	reasonVolume         = "node(s) didn't match PersistentVolume's node affinity"
+	reasonMissingVolume  = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+	reasonVolumeZone     = "node(s) had no available volume zone"
+	reasonNoVolumes      = "node(s) didn't find available persistent volumes to bind"
+	reasonSinglePodClaim = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode " +
+		"already in-use by another pod"
 	reasonPorts                = "node(s) didn't have free ports for the requested pod ports"
 	reasonTooManyPods          = "Too many pods"
 	reasonSpread               = "node(s) didn't match pod topology spread constraints"
@@ -53,33 +60,43 @@ const (
 	FilterNodeAffinity      Filter = "NodeAffinity"
 	FilterPodFeatures       Filter = admission.ReasonUnsupportedPodFeature
 	FilterVolumeBinding     Filter = "VolumeBinding"
-	FilterNodePorts         Filter = "NodePorts"
-	FilterNodeResourcesFit  Filter = "NodeResourcesFit"
-	FilterPodTopologySpread Filter = "PodTopologySpread"
-	FilterInterPodAffinity  Filter = "InterPodAffinity"
+	FilterVolumeZone        Filter = "VolumeZone"
+	// FilterVolumeRestrictions rejects a second pod with a claim that only one pod may use.
+	FilterVolumeRestrictions Filter = "VolumeRestrictions"
+	FilterNodePorts          Filter = "NodePorts"
+	FilterNodeResourcesFit   Filter = "NodeResourcesFit"
+	FilterPodTopologySpread  Filter = "PodTopologySpread"
+	FilterInterPodAffinity   Filter = "InterPodAffinity"
 )
 
 // attempt is the state of one scheduling attempt: the pod with counts over the whole cluster.
 type attempt struct {
 	*podInfo
 	cluster  *Cluster
-	volumes  []*corev1.NodeSelector // node affinities of its volumes
-	siblings labels.Selector        // of the pods that it is spread with by default, or nil
+	with     Related
+	siblings labels.Selector // of the pods that it is spread with by default, or nil
+	claimed  int             // number of pods that use a claim that only this pod may use
 	spread   []spreadConstraint
 	affinity affinityCounts
 }
 
 // Related is what other objects contribute to the placement of a pod.
 type Related struct {
-	// Volumes are the node affinities of the pod's volumes.
-	Volumes []*corev1.NodeSelector
+	// Volumes are the volumes that the pod's claims are bound to. MissingVolume reports that one does not exist.
+	Volumes       []*corev1.PersistentVolume
+	MissingVolume bool
+	// Claims are the claims of the pod that are bound when it has a node.
+	Claims volumes.PodClaims
+	// SinglePodClaims are the names of the claims that only one pod may use.
+	SinglePodClaims []string
 	// Siblings selects the pods of the pod's Services and controller. A pod without topology spread constraints is
 	// spread over nodes and zones together with them. Nil: it is not.
 	Siblings labels.Selector
 }
 
 func (c *Cluster) newAttempt(pod *corev1.Pod, with Related) *attempt {
-	a := &attempt{podInfo: newPodInfo(pod), cluster: c, volumes: with.Volumes, siblings: with.Siblings}
+	a := &attempt{podInfo: newPodInfo(pod), cluster: c, with: with, siblings: with.Siblings}
+	a.claimed = a.countClaimed()
 	a.spread = a.countSpread()
 	a.affinity = a.countAffinity()
 	return a
@@ -103,6 +120,65 @@ func (a *attempt) simulate(node *nodeInfo, other *podInfo, by int) {
 		a.spread[i].count(a, node, other, by)
 	}
 	a.affinity.count(a, node, other, by)
+	if a.sharesClaim(other.pod) {
+		a.claimed += by
+	}
+}
+
+// countClaimed returns the number of pods on nodes that use one of the claims that only this pod may use.
+func (a *attempt) countClaimed() (n int) {
+	if len(a.with.SinglePodClaims) == 0 {
+		return 0
+	}
+	for uid, other := range a.cluster.pods {
+		if uid != a.pod.UID && a.sharesClaim(other.pod) {
+			n++
+		}
+	}
+	return n
+}
+
+// sharesClaim reports whether another pod uses one of the claims that only this pod may use.
+func (a *attempt) sharesClaim(other *corev1.Pod) bool {
+	return len(a.with.SinglePodClaims) > 0 && other.Namespace == a.pod.Namespace &&
+		slices.ContainsFunc(other.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil &&
+				slices.Contains(a.with.SinglePodClaims, v.PersistentVolumeClaim.ClaimName)
+		})
+}
+
+// filterVolumes checks the volumes that the pod's claims are bound to.
+func (a *attempt) filterVolumes(node *corev1.Node) *Rejection {
+	if a.with.MissingVolume {
+		return &Rejection{[]string{reasonMissingVolume}, FilterVolumeBinding, true}
+	}
+	for _, v := range a.with.Volumes {
+		if !volumes.AllowsNode(v, node) {
+			return &Rejection{[]string{reasonVolume}, FilterVolumeBinding, true}
+		}
+	}
+	for _, v := range a.with.Volumes {
+		if !volumes.AllowsZone(v, node.Labels) {
+			return &Rejection{[]string{reasonVolumeZone}, FilterVolumeZone, true}
+		}
+	}
+	return nil
+}
+
+// filterClaims checks that the node can provide the volumes that the pod's claims wait for.
+func (a *attempt) filterClaims(node *corev1.Node) *Rejection {
+	if len(a.with.Claims.Claims) == 0 {
+		return nil
+	}
+	if _, ok := volumes.MatchNode(a.with.Claims, node); !ok {
+		return &Rejection{[]string{reasonNoVolumes}, FilterVolumeBinding, true}
+	}
+	return nil
+}
+
+// object returns what volumes match of a node.
+func (n *nodeInfo) object() *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}}
 }
 
 // filter returns why the node cannot run the pod in addition to what is used, or nil. It stops at
@@ -128,17 +204,21 @@ func (a *attempt) filter(node *nodeInfo, used admission.Used) *Rejection {
 	if missing := missingFeatures(node, a.features); missing != "" {
 		return &Rejection{[]string{reasonPodFeatures + missing}, FilterPodFeatures, true}
 	}
-	for _, v := range a.volumes {
-		if !slices.ContainsFunc(v.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
-			return admission.MatchesTerm(node.Node, t)
-		}) {
-			return &Rejection{[]string{reasonVolume}, FilterVolumeBinding, true}
+	if len(a.with.Volumes) > 0 || a.with.MissingVolume {
+		if r := a.filterVolumes(node.object()); r != nil {
+			return r
 		}
 	}
 	if len(admission.HostPorts(used, pod)) > 0 {
 		return &Rejection{[]string{reasonPorts}, FilterNodePorts, false}
 	}
 	if r := filterResources(node, used, pod); r != nil {
+		return r
+	}
+	if a.claimed > 0 {
+		return &Rejection{[]string{reasonSinglePodClaim}, FilterVolumeRestrictions, false}
+	}
+	if r := a.filterClaims(node.object()); r != nil {
 		return r
 	}
 	if r := a.filterTopologySpread(node); r != nil {

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"berth/control/volumes"
 	"berth/podspec"
 )
 
@@ -505,19 +507,86 @@ func TestPendingResizeCountsAsUsed(t *testing.T) {
 	}
 }
 
-func TestVolumeNodeAffinity(t *testing.T) {
-	c := newTestCluster(t, nodeAny, nodeAny, nodeAny)
-	in := func(zone string) *corev1.NodeSelector {
-		return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-			{MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}},
-			}}}}
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, nodeAny, nodeAny)
+	class := "local"
+	waiting := func(volumesOf ...string) volumes.PodClaims {
+		out := volumes.PodClaims{
+			Classes: map[string]*storagev1.StorageClass{class: {Provisioner: "kubernetes.io/no-provisioner"}},
+			Claims:  []*corev1.PersistentVolumeClaim{{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}},
+		}
+		for _, node := range volumesOf {
+			out.Volumes = append(out.Volumes, &corev1.PersistentVolume{
+				ObjectMeta: metav1.ObjectMeta{Name: "on-" + node},
+				Spec: corev1.PersistentVolumeSpec{StorageClassName: class, NodeAffinity: &corev1.VolumeNodeAffinity{
+					Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.
+						NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+						Values: []string{node}}}}}}}},
+				Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
+			})
+		}
+		return out
 	}
 	pod := podOf(t, "p", nodeAny)
-	if got := c.Schedule(pod, Related{Volumes: []*corev1.NodeSelector{in("b")}}).Node; got != "n3" {
+	got := c.Schedule(pod, Related{Claims: waiting("n3", "n2")})
+	if got.Node != "n2" || len(got.Volumes.Bind) != 1 || got.Volumes.Bind[0].Volume.Name != "on-n2" {
+		t.Errorf("got node %q and volumes %+v, want n2 with its volume", got.Node, got.Volumes)
+	}
+	want := "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind."
+	if got := c.Schedule(pod, Related{Claims: waiting("n3")}).Message(); got != want {
+		t.Error(got)
+	}
+	want = "0/2 nodes are available: 2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)."
+	if got := c.Schedule(pod, Related{MissingVolume: true}).Message(); got != want {
+		t.Error(got)
+	}
+}
+
+func TestClaimOfSinglePod(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, nodeAny, nodeAny)
+	using := func(name string, priority int32) *corev1.Pod {
+		pod := podOf(t, name, nodeAny)
+		pod.Spec.Priority = &priority
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		return pod
+	}
+	first := using("first", 0)
+	first.Spec.NodeName = "n1"
+	c.AddPod(first)
+	with := Related{SinglePodClaims: []string{"data"}}
+	second := using("second", 10)
+	result := c.Schedule(second, with)
+	want := "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access " +
+		"mode already in-use by another pod."
+	if got := result.Message(); got != want {
+		t.Error(got)
+	}
+	if p := c.Preempt(second, result, nil, with); p.Node != "n1" || len(p.Victims) != 1 {
+		t.Errorf("got preemption %+v, want that of the pod that uses the claim", p)
+	}
+	c.RemovePod(first.UID)
+	if c.Schedule(second, with).Node == "" {
+		t.Error("rejected without another pod")
+	}
+}
+
+func TestVolumeNodeAffinity(t *testing.T) {
+	c := newTestCluster(t, nodeAny, nodeAny, nodeAny)
+	in := func(zone string) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{NodeAffinity: &corev1.VolumeNodeAffinity{
+			Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}},
+				}}}}}}}
+	}
+	pod := podOf(t, "p", nodeAny)
+	if got := c.Schedule(pod, Related{Volumes: []*corev1.PersistentVolume{in("b")}}).Node; got != "n3" {
 		t.Errorf("got node %q, want the volume's node n3", got)
 	}
-	choice := c.Schedule(pod, Related{Volumes: []*corev1.NodeSelector{in("a"), in("b")}})
+	choice := c.Schedule(pod, Related{Volumes: []*corev1.PersistentVolume{in("a"), in("b")}})
 	want := "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity."
 	if got := choice.Message(); got != want {
 		t.Error(got)

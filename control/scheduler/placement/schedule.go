@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"berth/control/volumes"
 )
 
 // Result is the node selected for a pod or, for each node, why it was rejected.
@@ -16,6 +18,9 @@ type Result struct {
 	Feasible   int    // number of feasible nodes
 	Rejections map[string]Rejection
 	NodeCount  int // number of all nodes
+
+	// Volumes is what the node provides to the claims that wait for it.
+	Volumes volumes.Assignment
 
 	// PreFilterReason is why no node was filtered at all.
 	PreFilterReason string
@@ -27,6 +32,7 @@ func (c *Cluster) Schedule(pod *corev1.Pod, with Related) Result {
 	out := Result{NodeCount: len(c.names)}
 	if node := a.nominatedNode(); node != nil {
 		out.Node, out.Feasible = node.Name, 1
+		out.Volumes, _ = volumes.MatchNode(with.Claims, node.object())
 		return out
 	}
 	out.Rejections = map[string]Rejection{}
@@ -41,7 +47,9 @@ func (c *Cluster) Schedule(pod *corev1.Pod, with Related) Result {
 	}
 	out.Feasible = len(feasible)
 	if len(feasible) > 0 {
-		out.Node = a.selectNode(feasible).Name
+		node := a.selectNode(feasible)
+		out.Node = node.Name
+		out.Volumes, _ = volumes.MatchNode(with.Claims, node.object())
 	}
 	return out
 }
