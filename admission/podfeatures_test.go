@@ -121,8 +121,6 @@ func useFeature(t *testing.T, pod *corev1.Pod, f podspec.Feature) string {
 	case podspec.FeatureBlockVolumes:
 		c.VolumeDevices = []corev1.VolumeDevice{{Name: "x"}}
 		return "spec.containers[0].volumeDevices:"
-	case podspec.FeaturePersistentVolumeClaims:
-		return volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}, "ephemeral")
 	case podspec.FeatureCSIVolumes:
 		return volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}, "csi")
 	case podspec.FeatureInTreeVolumes:

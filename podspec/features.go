@@ -16,12 +16,11 @@ type Feature string
 // The features that are not supported. Fields that a node with an API server supports, and fields
 // that Kubernetes ignores on Linux nodes, have no feature.
 const (
-	FeatureResourceClaims         Feature = "resource-claims"
-	FeatureBindMountOptions       Feature = "bind-mount-options"
-	FeatureBlockVolumes           Feature = "block-volumes"
-	FeaturePersistentVolumeClaims Feature = "persistent-volume-claims"
-	FeatureCSIVolumes             Feature = "csi-volumes"
-	FeatureInTreeVolumes          Feature = "in-tree-volumes"
+	FeatureResourceClaims   Feature = "resource-claims"
+	FeatureBindMountOptions Feature = "bind-mount-options"
+	FeatureBlockVolumes     Feature = "block-volumes"
+	FeatureCSIVolumes       Feature = "csi-volumes"
+	FeatureInTreeVolumes    Feature = "in-tree-volumes"
 )
 
 // FeatureUse is a field of a pod that uses an unsupported feature.

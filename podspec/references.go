@@ -21,6 +21,8 @@ const (
 	KindRuntimeClass = "RuntimeClass"
 	KindTrustBundle  = "ClusterTrustBundle" // Name: see TrustBundleName
 	KindCertificate  = "PodCertificate"     // Name: see PodCertificateName
+	// KindClaim is a PersistentVolumeClaim with the volume that it is bound to.
+	KindClaim = "PersistentVolumeClaim"
 )
 
 // Names of an ObjectRef of KindServices.
@@ -53,6 +55,7 @@ func References(pod *corev1.Pod) []ObjectRef {
 	var refs refList
 	for i := range pod.Spec.Volumes {
 		refs.volume(&pod.Spec.Volumes[i])
+		refs.add(KindClaim, ClaimName(pod, &pod.Spec.Volumes[i]), false)
 	}
 	for c := range containersOf(&pod.Spec) {
 		refs.env(c)
@@ -75,6 +78,18 @@ func References(pod *corev1.Pod) []ObjectRef {
 		refs.add(KindServices, LinkedFileServices, true)
 	}
 	return refs
+}
+
+// ClaimName returns the name of the PersistentVolumeClaim of a volume, or "" if it has none. That of an ephemeral volume
+// is created for the pod.
+func ClaimName(pod *corev1.Pod, v *corev1.Volume) string {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name
+	}
+	return ""
 }
 
 type refList []ObjectRef

@@ -50,7 +50,7 @@ var unsupported = []unsupportedField{
 	}), "hooks use HTTP/1.1", ""},
 
 	// Volumes.
-	{reject, volumesOf("persistentVolumeClaim", "ephemeral"), noVolumeType, FeaturePersistentVolumeClaims},
+	{reject, volumesOf("persistentVolumeClaim", "ephemeral"), "volumes of type %s require an API server", ""},
 	{reject, volumesOf("csi"), noVolumeType, FeatureCSIVolumes},
 	{reject, otherVolumes, noVolumeType, FeatureInTreeVolumes},
 	{reject, projections("serviceAccountToken", hasToken), "service account tokens are not supported yet", ""},

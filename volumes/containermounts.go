@@ -106,6 +106,11 @@ func (v *Volumes) volumeMount(
 	if vol.Image != nil {
 		return v.imageMount(ctx, pod, c, vm, vol, objs, sandbox)
 	}
+	readOnly := vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ReadOnly
+	vol, err := resolveClaim(pod, vol, objs)
+	if err != nil {
+		return plan.Mount{}, err
+	}
 	k, err := kindOf(vol)
 	if err != nil {
 		return plan.Mount{}, err
@@ -116,7 +121,7 @@ func (v *Volumes) volumeMount(
 	m := plan.Mount{
 		HostPath:       v.volumeDir(pod.UID, k, vol.Name),
 		ContainerPath:  vm.MountPath,
-		ReadOnly:       vm.ReadOnly || k.projects(),
+		ReadOnly:       vm.ReadOnly || readOnly || k.projects(),
 		SELinuxRelabel: k != hostPath,
 	}
 	if !strings.HasPrefix(m.ContainerPath, "/") {

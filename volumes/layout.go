@@ -51,8 +51,8 @@ func kindOf(vol *corev1.Volume) (kind, error) {
 		return projected, nil
 	}
 	return "", &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
-		"volume %q: only emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes are supported "+
-			"on this node",
+		"volume %q: only emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes and claims of "+
+			"hostPath and local volumes are supported on this node",
 		vol.Name,
 	)}
 }

@@ -132,6 +132,11 @@ func (v *Volumes) mount(
 	if vol == nil {
 		return invalid("the pod has no such volume")
 	}
+	local := localPath(pod, vol, objs)
+	vol, err := resolveClaim(pod, vol, objs)
+	if err != nil {
+		return err
+	}
 	k, err := kindOf(vol)
 	if err != nil {
 		return err
@@ -146,6 +151,8 @@ func (v *Volumes) mount(
 		m.Mounted = recorded.Mounted // in use: the pod may have changed its mode and owners
 	case k == emptyDir:
 		m.Mounted, err = v.mountEmptyDir(ctx, pod, vol)
+	case local != "":
+		err = v.setUpLocal(ctx, pod, local)
 	case k == hostPath:
 		err = checkHostPath(vol.HostPath)
 	default:

@@ -118,6 +118,8 @@ type objectJSON struct {
 	Trust     string            `json:"trustBundle,omitempty"`
 
 	PodCertificate *plan.PodCertificate `json:"podCertificate,omitempty"`
+
+	Volume *corev1.PersistentVolume `json:"volume,omitempty"`
 }
 
 func objectList(objects plan.Objects) []objectJSON {
@@ -128,7 +130,8 @@ func objectList(objects plan.Objects) []objectJSON {
 		}
 		list = append(list, objectJSON{Kind: ref.Kind, Name: ref.Name, Version: o.Version.Version,
 			Missing: o.Missing, Err: o.Err, ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env,
-			Handler: o.Handler, Trust: o.TrustBundle, PodCertificate: o.PodCertificate})
+			Handler: o.Handler, Trust: o.TrustBundle, PodCertificate: o.PodCertificate,
+			Volume: o.Volume})
 	}
 	slices.SortFunc(list, func(a, b objectJSON) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
@@ -150,7 +153,7 @@ func objectMap(list []objectJSON) plan.Objects {
 		objects[plan.Ref{Kind: o.Kind, Name: o.Name}] = plan.Object{
 			Version:   plan.Version{Version: o.Version, Missing: o.Missing, Err: o.Err},
 			ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env, Handler: o.Handler,
-			TrustBundle: o.Trust, PodCertificate: o.PodCertificate,
+			TrustBundle: o.Trust, PodCertificate: o.PodCertificate, Volume: o.Volume,
 		}
 	}
 	return objects

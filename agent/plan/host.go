@@ -106,6 +106,8 @@ func volumeContentVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Versio
 		c.object(Ref{Secret, v.Secret.SecretName}, v.Secret.Optional)
 	case v.DownwardAPI != nil:
 		c.metadata()
+	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
+		c.object(Ref{Claim, podspec.ClaimName(pod, v)}, nil)
 	case v.Projected != nil:
 		for i, s := range v.Projected.Sources {
 			switch {

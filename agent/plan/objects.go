@@ -21,6 +21,7 @@ const (
 	RuntimeClass        RefKind = "RuntimeClass"
 	ClusterTrustBundle  RefKind = "ClusterTrustBundle"
 	PodCertificates     RefKind = "PodCertificate"
+	Claim               RefKind = "PersistentVolumeClaim"
 )
 
 // Ref references an object in the namespace of the pod.
@@ -60,6 +61,8 @@ type Object struct {
 	TrustBundle string
 	// PodCertificate is the key and certificate of a projection of this pod.
 	PodCertificate *PodCertificate
+	// Volume is the volume that a PersistentVolumeClaim is bound to: its name and spec.
+	Volume *corev1.PersistentVolume
 }
 
 // PodCertificate is a private key with its certificate chain, in PEM.

@@ -53,6 +53,19 @@ var (
 		func() runtime.Object { return &corev1.Secret{} },
 		func() runtime.Object { return &corev1.SecretList{} },
 	}
+	// PersistentVolumeClaims and PersistentVolumes can be read one by one only.
+	PersistentVolumeClaims = Resource{
+		corev1.SchemeGroupVersion,
+		"persistentvolumeclaims",
+		func() runtime.Object { return &corev1.PersistentVolumeClaim{} },
+		nil,
+	}
+	PersistentVolumes = Resource{
+		corev1.SchemeGroupVersion,
+		"persistentvolumes",
+		func() runtime.Object { return &corev1.PersistentVolume{} },
+		nil,
+	}
 	Services = Resource{
 		corev1.SchemeGroupVersion,
 		"services",

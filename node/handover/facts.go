@@ -179,6 +179,24 @@ func (f Facts) volumeRows() (rows []Row) {
 	return rows
 }
 
+// claimRows returns rows for the claims of a pod. Which volumes they are bound to, and where the kubelet has mounted
+// those, is not known here.
+func claimRows(p *corev1.Pod) (rows []Row) {
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if podspec.ClaimName(p, v) == "" {
+			continue
+		}
+		kind := "persistentVolumeClaim"
+		if v.Ephemeral != nil {
+			kind = "ephemeral"
+		}
+		rows = append(rows, Row{Subject: fmt.Sprintf("spec.volumes[%d].%s", i, kind), Pod: key(p), Verdict: Rejected,
+			Note: "pods with claims are not taken over yet"})
+	}
+	return rows
+}
+
 // podRows adds rows for what the pods use, as far as berth would reject it.
 func (f Facts) podRows() (rows []Row) {
 	if f.PodsErr != "" {
@@ -189,6 +207,7 @@ func (f Facts) podRows() (rows []Row) {
 		for _, use := range podspec.FeatureUses(p) {
 			rows = append(rows, Row{Subject: use.Path.String(), Pod: key(p), Verdict: Rejected, Note: use.Reason})
 		}
+		rows = append(rows, claimRows(p)...)
 		for _, c := range p.Status.Conditions {
 			resizing := c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
 			if resizing && c.Status == corev1.ConditionTrue {

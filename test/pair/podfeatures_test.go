@@ -39,8 +39,6 @@ func TestUnsupportedPodFeatureIsRejected(t *testing.T) {
 			"spec.containers[0].volumeMounts[0].bindMountOptions: bind mount options are not supported yet"},
 		{"nfs", "volumes: [{name: a, nfs: {server: files.example, path: /}}]", "",
 			"spec.volumes[0].nfs: volumes of type nfs are not supported yet"},
-		{"claimed-volume", "volumes: [{name: a, persistentVolumeClaim: {claimName: data}}]", "",
-			"spec.volumes[0].persistentVolumeClaim: volumes of type persistentVolumeClaim are not supported yet"},
 	} {
 		message := "Pod uses features that are not supported on this node: " + row.fields
 		p.Apply(t, withSpec(p.pod(row.name, row.container, "sleep"), row.spec))

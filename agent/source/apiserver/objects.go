@@ -80,6 +80,8 @@ func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 		s.watchTrustBundles(ctx, key, u)
 	case plan.PodCertificates:
 		s.startPodCertificate(ctx, key, u, pod)
+	case plan.Claim:
+		s.startClaim(ctx, key, u, pod)
 	}
 }
 
@@ -151,6 +153,8 @@ func (u *object) errorMessage(key source.ObjectKey) string {
 		return fmt.Sprintf("%s %q: %s", strings.ToLower(string(key.Kind)), key.Namespace+"/"+key.Name, why)
 	case plan.ServiceAccountToken:
 		return "failed to fetch token: " + why
+	case plan.Claim:
+		return fmt.Sprintf("error processing PVC %s/%s: %s", key.Namespace, key.Name, why)
 	case plan.PodCertificates:
 		return "pod certificate: " + why
 	case plan.ClusterTrustBundle:

@@ -1,0 +1,87 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+// resolveClaim returns the volume of a pod with the source of the volume that its claim is bound to. A volume without a
+// claim is returned unchanged. A local volume has the source hostPath: containers mount its path, too.
+func resolveClaim(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) (*corev1.Volume, error) {
+	name := podspec.ClaimName(pod, vol)
+	if name == "" {
+		return vol, nil
+	}
+	bound := objs[plan.Ref{Kind: plan.Claim, Name: name}].Volume
+	if bound == nil {
+		return nil, fmt.Errorf("PersistentVolumeClaim %q is not bound", name)
+	}
+	if m := bound.Spec.VolumeMode; m != nil && *m == corev1.PersistentVolumeBlock {
+		return nil, &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
+			"PersistentVolume %q has volumeMode Block: raw block volumes are not supported yet", bound.Name)}
+	}
+	out := &corev1.Volume{Name: vol.Name}
+	switch src := &bound.Spec.PersistentVolumeSource; {
+	case src.HostPath != nil:
+		out.HostPath = src.HostPath
+	case src.Local != nil:
+		out.HostPath = &corev1.HostPathVolumeSource{Path: src.Local.Path}
+	default:
+		return nil, &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
+			"PersistentVolume %q: only hostPath and local volumes are supported", bound.Name)}
+	}
+	return out, nil
+}
+
+// localPath returns the path of the local volume that a claim is bound to, or "".
+func localPath(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) string {
+	name := podspec.ClaimName(pod, vol)
+	if name == "" {
+		return ""
+	}
+	bound := objs[plan.Ref{Kind: plan.Claim, Name: name}].Volume
+	if bound == nil || bound.Spec.Local == nil {
+		return ""
+	}
+	return bound.Spec.Local.Path
+}
+
+// setUpLocal checks that the directory of a local volume exists, and applies the pod's fsGroup to it. Nothing is created:
+// a missing directory may be a disk that is not mounted.
+func (v *Volumes) setUpLocal(ctx context.Context, pod *corev1.Pod, path string) error {
+	if !filepath.IsAbs(path) || slices.Contains(strings.Split(path, "/"), "..") {
+		return invalid("local.path %q must be absolute and without '..'", path)
+	}
+	fi, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("path %q does not exist", path)
+	case err != nil:
+		return fmt.Errorf("local volume: %w", err)
+	case fi.Mode()&fs.ModeDevice != 0:
+		return &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
+			"local volume %s is a block device: only directories are supported", path)}
+	case !fi.IsDir():
+		return invalid("local volume %s is not a directory", path)
+	}
+	group := fsGroup(pod)
+	if group == nil {
+		return nil
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return fmt.Errorf("local volume: %w", err)
+	}
+	return applyFSGroup(ctx, resolved, int(*group), pod.Spec.SecurityContext.FSGroupChangePolicy)
+}
