@@ -80,8 +80,8 @@ func References(pod *corev1.Pod) []ObjectRef {
 	return refs
 }
 
-// ClaimName returns the name of the PersistentVolumeClaim of a volume, or "" if it has none. That of an ephemeral volume
-// is created for the pod.
+// ClaimName returns the name of the PersistentVolumeClaim of a volume, or "" if it has none. That of an ephemeral
+// volume is created for the pod.
 func ClaimName(pod *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:

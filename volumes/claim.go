@@ -57,8 +57,8 @@ func localPath(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) string {
 	return bound.Spec.Local.Path
 }
 
-// setUpLocal checks that the directory of a local volume exists, and applies the pod's fsGroup to it. Nothing is created:
-// a missing directory may be a disk that is not mounted.
+// setUpLocal checks that the directory of a local volume exists, and applies the pod's fsGroup to it. Nothing is
+// created: a missing directory may be a disk that is not mounted.
 func (v *Volumes) setUpLocal(ctx context.Context, pod *corev1.Pod, path string) error {
 	if !filepath.IsAbs(path) || slices.Contains(strings.Split(path, "/"), "..") {
 		return invalid("local.path %q must be absolute and without '..'", path)

@@ -102,7 +102,8 @@ func TestBinderAssignsDefaultClassLater(t *testing.T) {
 		time.Sleep(time.Second)
 		class := &storagev1.StorageClass{Provisioner: "csi.example.com", ObjectMeta: metav1.ObjectMeta{Name: "fast",
 			Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}}}
-		if _, err := client.StorageV1().StorageClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		if _, err := client.StorageV1().StorageClasses().Create(t.Context(), class,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)

@@ -137,7 +137,9 @@ func otherCoreKinds() []*Kind {
 			New:        func() runtime.Object { return &corev1.PersistentVolumeClaim{} },
 			NewList:    func() runtime.Object { return &corev1.PersistentVolumeClaimList{} },
 			FieldNames: []string{"name"},
-			Fields:     fieldsFunc(func(c *corev1.PersistentVolumeClaim) fields.Set { return fields.Set{"name": c.Name} }),
+			Fields: fieldsFunc(func(c *corev1.PersistentVolumeClaim) fields.Set {
+				return fields.Set{"name": c.Name}
+			}),
 		},
 		{
 			GroupVersion: v1, Resource: "replicationcontrollers", Singular: "replicationcontroller",

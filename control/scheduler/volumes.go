@@ -81,8 +81,7 @@ func (s *Scheduler) podClaim(pod *corev1.Pod, v *corev1.Volume) (claim *corev1.P
 	return claim, ""
 }
 
-// addWaitingClaim adds a claim that is bound when its first consumer has a node. It reports false if the claim is not of
-// this kind.
+// addWaitingClaim adds a claim that is bound when its first consumer has a node. It reports false for other claims.
 func (s *Scheduler) addWaitingClaim(to *volumes.PodClaims, claim *corev1.PersistentVolumeClaim) bool {
 	name := storagehelpers.GetPersistentVolumeClaimClass(claim)
 	class, err := s.Informers.Storage().V1().StorageClasses().Lister().Get(name)

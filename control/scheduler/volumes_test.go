@@ -75,7 +75,8 @@ func TestPodIsBoundAfterItsClaims(t *testing.T) {
 		client, events := runScheduler(t, waitingObjects("kubernetes.io/no-provisioner")...)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if text := <-events.Events; !strings.Contains(text, "1 node(s) didn't find available persistent volumes to bind") {
+		if text := <-events.Events; !strings.Contains(text,
+			"1 node(s) didn't find available persistent volumes to bind") {
 			t.Errorf("got event %q", text)
 		}
 		volumes := client.CoreV1().PersistentVolumes()

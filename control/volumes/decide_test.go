@@ -195,10 +195,11 @@ func TestVolumes(t *testing.T) {
 			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRecycle
 		}), nil, corev1.VolumeFailed, []string{"VolumeFailedRecycle"}, false, false},
 		{"claim is bound to another volume", newVolume("v", "", "5Gi", own,
-			annotated("pv.kubernetes.io/bound-by-controller", yes)), elsewhere, corev1.VolumeAvailable, nil, true, false},
-		{"provisioned, claim is bound to another volume", newVolume("v", "", "5Gi", own, deleted,
-			annotated("pv.kubernetes.io/provisioned-by", "csi.example.com")), elsewhere, corev1.VolumeReleased, nil, false,
+			annotated("pv.kubernetes.io/bound-by-controller", yes)), elsewhere, corev1.VolumeAvailable, nil, true,
 			false},
+		{"provisioned, claim is bound to another volume", newVolume("v", "", "5Gi", own, deleted,
+			annotated("pv.kubernetes.io/provisioned-by", "csi.example.com")), elsewhere, corev1.VolumeReleased, nil,
+			false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -137,8 +137,8 @@ func TestMatchNode(t *testing.T) {
 		{"topology not allowed", dynamic(inZone("z2")), claims(newClaim("a", "fast", "1Gi")), nil, false, nil, 0},
 		{"being provisioned here", dynamic(), claims(newClaim("a", "fast", "1Gi", selected("n1"))),
 			[]*corev1.PersistentVolume{newVolume("v1", "fast", "2Gi")}, true, nil, 1},
-		{"being provisioned elsewhere", dynamic(), claims(newClaim("a", "fast", "1Gi", selected("n2"))), nil, false, nil,
-			0},
+		{"being provisioned elsewhere", dynamic(), claims(newClaim("a", "fast", "1Gi", selected("n2"))), nil, false,
+			nil, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -102,8 +102,8 @@ var zoneLabels = [...][2]string{
 	{corev1.LabelFailureDomainBetaRegion, corev1.LabelTopologyRegion},
 }
 
-// AllowsZone reports whether the zone labels of a volume allow a node. A node without zone labels is allowed. A label of
-// a volume has several zones joined by two underscores.
+// AllowsZone reports whether the zone labels of a volume allow a node. A node without zone labels is allowed. A label
+// of a volume has several zones joined by two underscores.
 func AllowsZone(v *corev1.PersistentVolume, labels map[string]string) bool {
 	zoned := false
 	for _, keys := range zoneLabels {

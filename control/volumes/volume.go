@@ -10,7 +10,8 @@ import (
 )
 
 // NextForVolume returns the next step for a volume. claim is the claim of the volume's claimRef with its UID. It is nil
-// if the API server has confirmed that there is none. syncClaim reports that the claim, not the volume, is to be synced.
+// if the API server has confirmed that there is none. syncClaim reports that the claim, not the volume, is to be
+// synced.
 func NextForVolume(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (step Step, syncClaim bool) {
 	switch ref := v.Spec.ClaimRef; {
 	case ref == nil:
@@ -23,12 +24,10 @@ func NextForVolume(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeCla
 	case claim.Spec.VolumeName == "":
 		if storagehelpers.CheckVolumeModeMismatches(&claim.Spec, &v.Spec) {
 			return Step{Events: []Event{
-				{v, corev1.EventTypeWarning, eventMismatch, fmt.Sprintf(
-					"Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode.",
-					claim.Name)},
-				{claim, corev1.EventTypeWarning, eventMismatch, fmt.Sprintf(
-					"Cannot bind PersistentVolume %q to requested PersistentVolumeClaim due to incompatible volumeMode.",
-					v.Name)},
+				{v, corev1.EventTypeWarning, eventMismatch, fmt.Sprintf("Cannot bind PersistentVolume to requested "+
+					"PersistentVolumeClaim %q due to incompatible volumeMode.", claim.Name)},
+				{claim, corev1.EventTypeWarning, eventMismatch, fmt.Sprintf("Cannot bind PersistentVolume %q to "+
+					"requested PersistentVolumeClaim due to incompatible volumeMode.", v.Name)},
 			}}, false
 		}
 		return Step{}, true

@@ -514,7 +514,8 @@ func TestClaims(t *testing.T) {
 	waiting := func(volumesOf ...string) volumes.PodClaims {
 		out := volumes.PodClaims{
 			Classes: map[string]*storagev1.StorageClass{class: {Provisioner: "kubernetes.io/no-provisioner"}},
-			Claims:  []*corev1.PersistentVolumeClaim{{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}},
+			Claims: []*corev1.PersistentVolumeClaim{{
+				Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class}}},
 		}
 		for _, node := range volumesOf {
 			out.Volumes = append(out.Volumes, &corev1.PersistentVolume{
@@ -559,8 +560,8 @@ func TestClaimOfSinglePod(t *testing.T) {
 	with := Related{SinglePodClaims: []string{"data"}}
 	second := using("second", 10)
 	result := c.Schedule(second, with)
-	want := "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access " +
-		"mode already in-use by another pod."
+	want := "0/2 nodes are available: 2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod " +
+		"access mode already in-use by another pod."
 	if got := result.Message(); got != want {
 		t.Error(got)
 	}
