@@ -1,9 +1,11 @@
 package registry
 
 import (
+	"context"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -125,7 +127,7 @@ func otherCoreKinds() []*Kind {
 		},
 		{
 			GroupVersion: v1, Resource: "persistentvolumes", Singular: "persistentvolume", ShortNames: []string{"pv"},
-			ClusterScoped: true, Status: true,
+			ClusterScoped: true, Status: true, PrepareStatus: prepareVolumeStatus,
 			New:        func() runtime.Object { return &corev1.PersistentVolume{} },
 			NewList:    func() runtime.Object { return &corev1.PersistentVolumeList{} },
 			FieldNames: []string{"name"},
@@ -157,5 +159,19 @@ func otherCoreKinds() []*Kind {
 func podUpdateFunc(validate func(pod, old *corev1.Pod) field.ErrorList) func(obj, old runtime.Object) field.ErrorList {
 	return func(obj, old runtime.Object) field.ErrorList {
 		return validate(MustCast[*corev1.Pod](obj), MustCast[*corev1.Pod](old))
+	}
+}
+
+// prepareVolumeStatus records when the phase of a volume changes, unless the client does. A client that does not know
+// the time keeps it.
+func prepareVolumeStatus(_ context.Context, obj, old runtime.Object) {
+	status, before := &MustCast[*corev1.PersistentVolume](obj).Status, MustCast[*corev1.PersistentVolume](old).Status
+	at := &status.LastPhaseTransitionTime
+	switch {
+	case status.Phase == before.Phase && *at == nil:
+		*at = before.LastPhaseTransitionTime
+	case status.Phase != before.Phase && (*at == nil || (*at).Equal(before.LastPhaseTransitionTime)):
+		now := metav1.Now()
+		*at = &now
 	}
 }
