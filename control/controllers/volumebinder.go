@@ -259,7 +259,7 @@ func (b *volumeBinder) write(ctx context.Context, w *volumes.Write) error {
 			return fmt.Errorf("update volume %s: %w", v.Name, err)
 		}
 		b.volumes.add(out)
-		b.Log.Info("volume updated", "volume", v.Name, "phase", out.Status.Phase)
+		b.Log.Info("volume updated", "volumeName", v.Name, "phase", out.Status.Phase)
 		return nil
 	}
 	client := core.PersistentVolumeClaims(w.Claim.Namespace)
@@ -272,7 +272,7 @@ func (b *volumeBinder) write(ctx context.Context, w *volumes.Write) error {
 		return fmt.Errorf("update claim %s/%s: %w", w.Claim.Namespace, w.Claim.Name, err)
 	}
 	b.claims.add(out)
-	b.Log.Info("claim updated", "claim", out.Namespace+"/"+out.Name, "phase", out.Status.Phase, "volume",
+	b.Log.Info("claim updated", "claim", out.Namespace+"/"+out.Name, "phase", out.Status.Phase, "volumeName",
 		out.Spec.VolumeName)
 	return nil
 }
