@@ -68,6 +68,9 @@ var consumers = map[schema.GroupResource]string{
 		"networkPolicyWarnings",
 	{Group: "networking.k8s.io", Resource: "ingressclasses"}: "admission, ingress controllers of users",
 	{Group: "networking.k8s.io", Resource: "servicecidrs"}:   "read by users, see serviceCIDRWarnings",
+	{Resource: "persistentvolumes"}:                          "persistentvolume-binder-controller",
+	{Resource: "persistentvolumeclaims"}:                     "persistentvolume-binder-controller",
+	{Group: "storage.k8s.io", Resource: "storageclasses"}:    "persistentvolume-binder-controller",
 }
 
 // TestDefaultGarbageCollectionPolicy checks which kinds orphan their dependents by default: the
