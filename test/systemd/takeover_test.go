@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/test/guide"
 	"berth/test/hosts"
 )
 
@@ -150,7 +151,7 @@ func followTakeoverGuide(o operator) {
 	if err != nil {
 		o.Fatal(err)
 	}
-	sections, err := parsePages(filepath.Join(repo, "docs"), "replace-the-kubelet.md")
+	sections, err := guide.ReadPages(filepath.Join(repo, "docs"), "replace-the-kubelet.md")
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -158,20 +159,20 @@ func followTakeoverGuide(o operator) {
 	r := &guideRunner{o}
 	blocks, before := 0, ""
 	for _, s := range sections {
-		for _, b := range s.blocks {
-			if b.commands == "berth handback" {
+		for _, b := range s.Blocks {
+			if b.Commands == "berth handback" {
 				// The stand-in starts no pods: those of this host are static pods that berth has created.
 				out := o.fails("/root/berth handback")
 				if !strings.Contains(out, "metadata.uid") || !strings.Contains(out, "nothing was changed") {
 					o.Errorf("a handback of static pods that berth created:\n%s", out)
 				}
-				b.commands += " --force"
+				b.Commands += " --force"
 			}
-			b.commands = "cd /root\n" + b.commands
+			b.Commands = "cd /root\n" + b.Commands
 			r.run(b)
 			blocks++
 		}
-		if s.name == "Take over" {
+		if s.Name == "Take over" {
 			o.waitRunning()
 			before = o.tasks()
 			if got := o.units(); got != "disabled enabled inactive active" {
