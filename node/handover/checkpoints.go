@@ -2,7 +2,7 @@ package handover
 
 import (
 	"encoding/json"
-	"reflect"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -37,7 +37,7 @@ func (f Facts) checkpointRows() (rows []Row) {
 		case allocatedPods:
 			found, err = f.resizes(content, f.Checkpoints[actuatedPods])
 		case actuatedPods:
-			_, err = podResources(content)
+			_, err = parseAllocations(content)
 		case cpuManager:
 			found, err = f.exclusiveCPUs(content)
 		case memoryManager:
@@ -58,35 +58,27 @@ func (f Facts) checkpointRows() (rows []Row) {
 	return rows
 }
 
-// podResources returns the resources by pod of allocated_pods_state or actuated_pods_state.
-func podResources(content string) (map[types.UID]any, error) {
-	var outer struct {
-		Data string `json:"data"`
-	}
-	var inner struct {
-		Entries map[types.UID]any `json:"entries"`
-	}
-	if err := json.Unmarshal([]byte(content), &outer); err != nil {
-		return nil, err
-	}
-	return inner.Entries, json.Unmarshal([]byte(outer.Data), &inner)
-}
-
-// resizes rejects pods whose allocated resources have not been applied to the containers.
+// resizes rejects pods whose allocated amounts have not been applied to the containers, or differ from those of
+// the API server, because the kubelet has not seen a change yet. berth takes the amounts of the spec for those
+// of an adopted container.
 func (f Facts) resizes(allocated, actuated string) (rows []Row, err error) {
-	var before, after map[types.UID]any
-	if before, err = podResources(allocated); err != nil {
+	before, err := parseAllocations(allocated)
+	if err != nil {
 		return nil, err
 	}
-	if actuated == "" {
-		return nil, nil
-	}
-	if after, err = podResources(actuated); err != nil {
+	after, err := parseAllocations(actuated)
+	if err != nil {
 		return nil, err
 	}
 	for _, uid := range sortedKeys(before) {
-		if now, ok := after[uid]; ok && !reflect.DeepEqual(before[uid], now) {
-			rows = append(rows, Row{Subject: allocatedPods, Pod: f.podName(uid), Verdict: Rejected,
+		p := f.pod(uid)
+		fields := before[uid].unappliedFields(p, after[uid])
+		if p != nil && !isFinished(p) {
+			fields = append(fields, before[uid].changedFields(p)...)
+		}
+		slices.Sort(fields)
+		for _, field := range slices.Compact(fields) {
+			rows = append(rows, Row{Subject: field, Pod: f.podName(uid), Value: allocatedPods, Verdict: Rejected,
 				Note: "a resize is in progress; wait until it is complete"})
 		}
 	}
@@ -95,10 +87,10 @@ func (f Facts) resizes(allocated, actuated string) (rows []Row, err error) {
 
 // managerState is the common part of the checkpoints of the CPU manager and the memory manager.
 type managerState struct {
-	PolicyName string            `json:"policyName"`
-	Entries    map[types.UID]any `json:"entries"`
-	PodEntries map[types.UID]any `json:"podEntries"`
-	Data       string            `json:"data"` // of the CPU manager, newer format
+	PolicyName string                       `json:"policyName"`
+	Entries    map[types.UID]map[string]any `json:"entries"`    // by pod and container
+	PodEntries map[types.UID]any            `json:"podEntries"` // of pods as a whole
+	Data       string                       `json:"data"`       // newer format
 }
 
 func parseManagerState(content string) (s managerState, err error) {
@@ -109,27 +101,31 @@ func parseManagerState(content string) (s managerState, err error) {
 }
 
 func (f Facts) exclusiveCPUs(content string) (rows []Row, err error) {
-	return f.assignments(cpuManager, content, "the pod has exclusive CPUs, which berth does not assign")
+	return f.assignments(cpuManager, content, "cpu", "the pod has exclusive CPUs, which berth does not assign")
 }
 
 func (f Facts) memoryBlocks(content string) (rows []Row, err error) {
-	return f.assignments(memoryManager, content, "the pod has memory of a NUMA node, which berth does not assign")
+	return f.assignments(memoryManager, content, "memory",
+		"the pod has memory of a NUMA node, which berth does not assign")
 }
 
-func (f Facts) assignments(name, content, note string) (rows []Row, err error) {
+// assignments rejects pods with assignments of a manager for a resource.
+func (f Facts) assignments(name, content, resource, note string) (rows []Row, err error) {
 	s, err := parseManagerState(content)
 	if err != nil {
 		return nil, err
 	}
-	all := map[types.UID]any{}
-	for uid := range s.Entries {
-		all[uid] = true
+	add := func(uid types.UID, field string) {
+		rows = append(rows, Row{Subject: field + ".resources.requests[" + resource + "]", Pod: f.podName(uid),
+			Value: name + ", policy " + s.PolicyName, Verdict: Rejected, Note: note + "; drain the pod first"})
 	}
-	for uid := range s.PodEntries {
-		all[uid] = true
+	for _, uid := range sortedKeys(s.Entries) {
+		for _, container := range sortedKeys(s.Entries[uid]) {
+			add(uid, containerField(f.pod(uid), container))
+		}
 	}
-	for _, uid := range sortedKeys(all) {
-		rows = append(rows, Row{Subject: name, Pod: f.podName(uid), Value: s.PolicyName, Verdict: Rejected, Note: note})
+	for _, uid := range sortedKeys(s.PodEntries) {
+		add(uid, "spec")
 	}
 	return rows, nil
 }
@@ -149,8 +145,9 @@ func (f Facts) devices(content string) (rows []Row, err error) {
 	}
 	for _, e := range s.Data.PodDeviceEntries {
 		rows = append(rows, Row{
-			Subject: deviceManager, Pod: f.podName(e.PodUID), Value: e.ContainerName + ": " + e.ResourceName,
-			Verdict: Rejected, Note: "allocations of the device manager are not converted; drain the pod first",
+			Subject: containerField(f.pod(e.PodUID), e.ContainerName) + ".resources.limits[" + e.ResourceName + "]",
+			Pod:     f.podName(e.PodUID), Value: deviceManager, Verdict: Rejected,
+			Note: "allocations of the device manager are not converted; drain the pod first",
 		})
 	}
 	return rows, nil

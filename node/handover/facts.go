@@ -236,12 +236,25 @@ func key(p *corev1.Pod) string { return cmp.Or(p.Namespace, "default") + "/" + p
 
 // podName returns namespace and name of a pod of the API server, else its UID.
 func (f Facts) podName(uid types.UID) string {
-	for _, p := range f.Pods {
-		if p.UID == uid {
-			return key(p)
-		}
+	if p := f.pod(uid); p != nil {
+		return key(p)
 	}
 	return string(uid)
+}
+
+// pod returns the pod of the API server with a UID on this node. For a static pod it is the mirror pod, which has
+// the UID of the static pod in an annotation. nil: it is unknown.
+func (f Facts) pod(uid types.UID) *corev1.Pod {
+	for _, p := range f.Pods {
+		if p.UID == uid || p.Annotations[corev1.MirrorPodAnnotationKey] == string(uid) {
+			return p
+		}
+	}
+	return nil
+}
+
+func isFinished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

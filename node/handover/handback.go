@@ -2,13 +2,10 @@ package handover
 
 import (
 	"cmp"
-	"encoding/json"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"berth/podspec"
@@ -35,7 +32,7 @@ func MakeHandback(f HandbackFacts) Plan {
 		rows = append(rows, Row{Subject: "pods of this node", Verdict: Rejected,
 			Note: "berth does not report them: " + f.PodsErr})
 	}
-	allocated, err := allocations(f.Checkpoints[allocatedPods])
+	allocated, err := parseAllocations(f.Checkpoints[allocatedPods])
 	if err != nil {
 		rows = append(rows, Row{Subject: allocatedPods, Verdict: Rejected, Note: "unknown format: " + err.Error()})
 	}
@@ -45,7 +42,7 @@ func MakeHandback(f HandbackFacts) Plan {
 			Note: "unknown; a kubelet before 1.31 restarts containers that berth has started"})
 	}
 	for _, p := range f.Pods {
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if isFinished(p) {
 			continue
 		}
 		found := slices.Concat(fileRows(p), deviceRows(p), resizeRows(p, allocated[p.UID]))
@@ -101,7 +98,7 @@ func containerStatuses(p *corev1.Pod) [][]corev1.ContainerStatus {
 
 // resizeRows rejects a pod whose resources differ from those that the kubelet would restore, or that
 // has a resize in progress.
-func resizeRows(p *corev1.Pod, kubelet map[string]corev1.ResourceRequirements) (rows []Row) {
+func resizeRows(p *corev1.Pod, kubelet allocation) (rows []Row) {
 	for _, c := range p.Status.Conditions {
 		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) &&
 			c.Status == corev1.ConditionTrue {
@@ -109,77 +106,14 @@ func resizeRows(p *corev1.Pod, kubelet map[string]corev1.ResourceRequirements) (
 				Verdict: Rejected, Note: "the allocated resources differ from the spec; wait for the resize"})
 		}
 	}
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			was, known := kubelet[c.Name]
-			if !known {
-				continue // the kubelet takes the spec
-			}
-			for field, differs := range map[string]bool{
-				"requests": !sameAmounts(was.Requests, c.Resources.Requests),
-				"limits":   !sameAmounts(was.Limits, c.Resources.Limits),
-			} {
-				if differs {
-					rows = append(rows, Row{
-						Subject: "spec.containers[" + c.Name + "].resources." + field, Pod: key(p), Verdict: Rejected,
-						Note: "the pod was resized under berth, and " + allocatedPods +
-							" has the previous resources; " +
-							"delete the pod, or resize it back",
-					})
-				}
-			}
-		}
+	for _, field := range kubelet.changedFields(p) {
+		rows = append(rows, Row{
+			Subject: field, Pod: key(p), Verdict: Rejected,
+			Note: "the pod was resized under berth, and " + allocatedPods + " has the previous resources; " +
+				"delete the pod, or resize it back",
+		})
 	}
-	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Subject, b.Subject) })
 	return rows
-}
-
-// sameAmounts compares the resources that a resize can change.
-func sameAmounts(a, b corev1.ResourceList) bool {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		x, inA := a[name]
-		y, inB := b[name]
-		if inA != inB || x.Cmp(y) != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// allocations returns the resources in allocated_pods_state, by pod and container.
-func allocations(content string) (map[types.UID]map[string]corev1.ResourceRequirements, error) {
-	if content == "" {
-		return nil, nil
-	}
-	var outer struct {
-		Data string `json:"data"`
-	}
-	type amounts map[corev1.ResourceName]resource.Quantity
-	var inner struct {
-		Entries map[types.UID]struct {
-			ContainerResources map[string]struct {
-				Requests, Limits amounts
-			}
-		} `json:"entries"`
-	}
-	err := json.Unmarshal([]byte(content), &outer)
-	if err == nil {
-		err = json.Unmarshal([]byte(outer.Data), &inner)
-	}
-	if err != nil {
-		return nil, err
-	}
-	out := map[types.UID]map[string]corev1.ResourceRequirements{}
-	for uid, pod := range inner.Entries {
-		out[uid] = map[string]corev1.ResourceRequirements{}
-		for name, c := range pod.ContainerResources {
-			out[uid][name] = corev1.ResourceRequirements{
-				Requests: corev1.ResourceList(c.Requests), Limits: corev1.ResourceList(c.Limits),
-			}
-		}
-	}
-	return out, nil
 }
 
 // oldKubelet reports whether a kubelet of this version restarts containers that berth has started.

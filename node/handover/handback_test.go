@@ -37,6 +37,13 @@ func TestHandbackRejectedRows(t *testing.T) {
 			corev1.ResourceMemory: resource.MustParse(now), "example.com/other": resource.MustParse("1"),
 		}
 	}
+	allocated := func(f *HandbackFacts, entry string) {
+		text, err := json.Marshal(map[string]any{"data": `{"entries":{"u1":` + entry + `}}`, "checksum": 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Checkpoints = map[string]string{allocatedPods: string(text)}
+	}
 	const uid, device = "metadata.uid", "status.containerStatuses[c].allocatedResourcesStatus"
 	const limits = "spec.containers[c].resources.limits"
 	const id = "status.containerStatuses[c].containerID"
@@ -59,6 +66,25 @@ func TestHandbackRejectedRows(t *testing.T) {
 		}, device},
 		"resized":     {func(f *HandbackFacts) { memory(f, "1Gi", "2Gi") }, limits},
 		"not resized": {func(f *HandbackFacts) { memory(f, "1Gi", "1024Mi") }, ""},
+		"resized as a pod": {func(f *HandbackFacts) {
+			allocated(f, `{"ContainerResources":{"c":{}},"PodLevelResources":{"requests":{"cpu":"1"}}}`)
+			f.Pods[0].Spec.Resources = &corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")},
+			}
+		}, "spec.resources.requests"},
+		"pod resources that the kubelet does not resize": {func(f *HandbackFacts) {
+			allocated(f, `{"ContainerResources":{"c":{}}}`)
+			f.Pods[0].Spec.Resources = &corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")},
+			}
+		}, ""},
+		"resized volume": {func(f *HandbackFacts) {
+			allocated(f, `{"ContainerResources":{"c":{}},"EmptyDirVolumeLimits":{"v":"1Mi"}}`)
+			limit := resource.MustParse("2Mi")
+			f.Pods[0].Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &limit},
+			}}}
+		}, "spec.volumes[v].emptyDir.sizeLimit"},
 		"unknown checkpoint": {func(f *HandbackFacts) {
 			f.Checkpoints = map[string]string{allocatedPods: "{"}
 		}, allocatedPods},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -192,22 +193,34 @@ func TestRejectedRows(t *testing.T) {
 			f.Checkpoints[name] = content
 		}
 	}
-	state := func(cpu string) string {
-		b, err := json.Marshal(map[string]string{
-			"data": `{"entries":{"u1":{"ContainerResources":{"c":{"limits":{"cpu":"` + cpu + `"}}}}}}`,
-		})
-		if err != nil {
-			t.Fatal(err)
+	// allocations sets both checkpoints of a pod, and its spec.
+	allocations := func(allocated, actuated string, spec func(*corev1.Pod)) func(*Facts) {
+		state := func(entry string) string {
+			b, err := json.Marshal(map[string]any{"data": `{"entries":{"u1":` + entry + `}}`, "checksum": 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(b)
 		}
-		return string(b)
+		return func(f *Facts) {
+			pod(spec)(f)
+			f.Checkpoints = map[string]string{allocatedPods: state(allocated), actuatedPods: state(actuated)}
+		}
 	}
-	resizing := func(f *Facts) {
-		checkpoint(allocatedPods, state("1"))(f)
-		f.Checkpoints[actuatedPods] = state("2")
+	container := func(name, cpu string) string {
+		return `{"ContainerResources":{"` + name + `":{"limits":{"cpu":"` + cpu + `"}}}}`
 	}
-	resized := func(f *Facts) {
-		checkpoint(allocatedPods, state("1"))(f)
-		f.Checkpoints[actuatedPods] = state("1")
+	withCPU := func(cpu string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			c := corev1.Container{Name: "c"}
+			c.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+			p.Spec.Containers = []corev1.Container{c}
+		}
+	}
+	const cpuLimit, sidecarLimit = "spec.containers[c].resources.limits", "spec.initContainers[c].resources.limits"
+	const podLevel = `{"ContainerResources":{"c":{}},"PodLevelResources":{"limits":{"cpu":"1","memory":"1Gi"}}}`
+	volumeLimit := func(size string) string {
+		return `{"ContainerResources":{},"EmptyDirVolumeLimits":{"v":"` + size + `"}}`
 	}
 	for name, c := range map[string]struct {
 		change       func(*Facts)
@@ -239,20 +252,54 @@ func TestRejectedRows(t *testing.T) {
 		"deferred resize": {pod(func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue}}
 		}), "status.conditions[PodResizePending]", "shop/db"},
-		"resize in progress": {resizing, allocatedPods, "shop/db"},
-		"resize complete":    {resized, "", ""},
+		"resize in progress": {allocations(container("c", "1"), container("c", "2"), withCPU("1")), cpuLimit, "shop/db"},
+		"resize in progress of a sidecar": {allocations(container("c", "1"), container("c", "2"), func(p *corev1.Pod) {
+			withCPU("1")(p)
+			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, nil
+		}), sidecarLimit, "shop/db"},
+		"resize that the kubelet has not seen": {
+			allocations(container("c", "1"), container("c", "1"), withCPU("2")), cpuLimit, "shop/db",
+		},
+		"resize complete": {allocations(container("c", "1"), container("c", "1000m"), withCPU("1")), "", ""},
+		"resize of a finished pod": {allocations(container("c", "1"), container("c", "1"), func(p *corev1.Pod) {
+			withCPU("2")(p)
+			p.Status.Phase = corev1.PodSucceeded
+		}), "", ""},
+		"container that has not started": {allocations(container("c", "1"), `{"ContainerResources":{}}`, withCPU("1")),
+			"", ""},
+		"ephemeral container": {allocations(container("c", "1"),
+			`{"ContainerResources":{"c":{"limits":{"cpu":"1"}},"debugger":{}}}`, withCPU("1")), "", ""},
+		"limits of the pod": {allocations(podLevel,
+			`{"ContainerResources":{"c":{"limits":{"cpu":"1","memory":"1Gi"}}}}`, func(p *corev1.Pod) {
+				withCPU("1")(p)
+				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+				p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{
+					corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+				}}
+			}), "", ""},
+		"resize of the pod in progress": {allocations(podLevel,
+			`{"ContainerResources":{},"PodLevelResources":{"limits":{"cpu":"2","memory":"1Gi"}}}`, nil),
+			"spec.resources.limits", "shop/db"},
+		"resize of a volume in progress": {allocations(volumeLimit("1Mi"), volumeLimit("2Mi"), nil),
+			"spec.volumes[v].emptyDir.sizeLimit", "shop/db"},
+		"unreadable allocations": {checkpoint(allocatedPods, `{"data":"{"}`), allocatedPods, ""},
 		"exclusive CPUs": {checkpoint(cpuManager,
 			`{"policyName":"static","defaultCpuSet":"1","entries":{"u1":{"c":"0"}},"checksum":1}`),
-			cpuManager, "shop/db"},
+			"spec.containers[c].resources.requests[cpu]", "shop/db"},
+		"exclusive CPUs of a static pod": {func(f *Facts) {
+			checkpoint(cpuManager, `{"policyName":"static","entries":{"s1":{"c":"0"}},"checksum":1}`)(f)
+			f.Pods[0].Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "s1"}
+		}, "spec.containers[c].resources.requests[cpu]", "shop/db"},
 		"exclusive CPUs, newer format": {checkpoint(cpuManager,
 			`{"policyName":"","checksum":1,"data":"{\"policyName\":\"static\",\"podEntries\":{\"u1\":{}}}"}`),
-			cpuManager, "shop/db"},
+			"spec.resources.requests[cpu]", "shop/db"},
 		"no exclusive CPUs": {checkpoint(cpuManager, `{"policyName":"none","defaultCpuSet":"","checksum":1}`), "", ""},
 		"memory of a NUMA node": {checkpoint(memoryManager,
-			`{"policyName":"Static","entries":{"u1":{"c":[]}},"checksum":1}`), memoryManager, "shop/db"},
+			`{"policyName":"Static","entries":{"u1":{"c":[]}},"checksum":1}`),
+			"spec.containers[c].resources.requests[memory]", "shop/db"},
 		"devices": {checkpoint(deviceManager,
 			`{"Data":{"PodDeviceEntries":[{"PodUID":"u1","ContainerName":"c","ResourceName":"example.com/gpu"}]}}`),
-			deviceManager, "shop/db"},
+			"spec.containers[c].resources.limits[example.com/gpu]", "shop/db"},
 		"registered devices": {checkpoint(deviceManager,
 			`{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"example.com/gpu":["0"]}},"Checksum":1}`), "", ""},
 		"resource claim": {checkpoint(resourceClaims,

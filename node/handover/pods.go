@@ -25,7 +25,7 @@ func RunningPods(pods []*corev1.Pod) []Pod {
 func AllPods(pods []*corev1.Pod) (out []Pod) {
 	for _, p := range pods {
 		one := Pod{Name: key(p), Containers: map[string]string{}, Exited: map[string]string{},
-			Finished: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed}
+			Finished: isFinished(p)}
 		for _, list := range [][]corev1.ContainerStatus{
 			p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses,
 		} {
