@@ -1,7 +1,9 @@
 package apiclient
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -50,4 +52,35 @@ func WriteKubeconfig(path string, c *clientcmdapi.Config) error {
 		return fmt.Errorf("kubeconfig %s: %w", path, err)
 	}
 	return writeFile(path, text)
+}
+
+// UnrotatedCertificate returns the field of a kubeconfig with a client certificate of a node, if the certificate
+// directory has a newer one. The kubelet takes the newer one, berth that of the kubeconfig. Empty: the kubeconfig
+// has no client certificate, or both are the same file.
+func UnrotatedCertificate(kubeconfig, certDir string) (field, current string, err error) {
+	current = filepath.Join(certDir, currentFileName(clientName))
+	rotated, err := os.Stat(current)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", current, nil
+	}
+	if err != nil {
+		return "", current, err
+	}
+	c, err := LoadConfig(kubeconfig)
+	switch {
+	case err != nil:
+		return "", current, err
+	case len(c.CertData) > 0:
+		return "users[].user.client-certificate-data", current, nil
+	case c.CertFile == "":
+		return "", current, nil
+	}
+	named, err := os.Stat(c.CertFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", current, err
+	}
+	if err == nil && filepath.Clean(c.CertFile) == current && os.SameFile(named, rotated) {
+		return "", current, nil
+	}
+	return "users[].user.client-certificate", current, nil
 }

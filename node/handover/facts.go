@@ -29,6 +29,10 @@ type Facts struct {
 	Program        string // of the kubelet; empty: unknown
 	KubeletVersion string // as it prints it; empty: unknown
 
+	// OldCertificate is the field of the kubeconfig with a client certificate that the kubelet has rotated to
+	// CurrentCertificate. Empty: the kubeconfig names the current one, or none.
+	OldCertificate, CurrentCertificate string
+
 	NodeAddresses  []corev1.NodeAddress // of the Node
 	LocalAddresses []string             // of this host
 
@@ -144,6 +148,18 @@ func (f Facts) serverRows(s *Settings) []Row {
 		r.Verdict, r.Note = Rejected, "the file does not exist"
 	}
 	return []Row{r}
+}
+
+// certificateRows rejects a kubeconfig with an old certificate. The kubelet prefers the one that it has rotated.
+func (f Facts) certificateRows(s *Settings) []Row {
+	rotates, _ := s.Kubelet["rotateCertificates"].(bool)
+	if f.OldCertificate == "" || !rotates {
+		return nil
+	}
+	kubeconfig, _ := s.Kubeconfig()
+	return []Row{{Subject: f.OldCertificate, Value: kubeconfig, Verdict: Rejected,
+		Note: "the kubelet has rotated this certificate; set client-certificate and client-key to " +
+			f.CurrentCertificate}}
 }
 
 func (f Facts) runtimeRows(s *Settings) []Row {

@@ -77,6 +77,9 @@ func (s *Settings) Kubeconfig() (kubeconfig, bootstrap string) {
 	return s.path("kubeconfig", ""), s.path("bootstrapKubeconfig", "")
 }
 
+// CertDir returns the directory of the certificates that the kubelet requests.
+func (s *Settings) CertDir() string { return s.path("certDir", nodeconfig.DefaultCertDir) }
+
 // RuntimeEndpoint returns the endpoint of the container runtime.
 func (s *Settings) RuntimeEndpoint() string {
 	v, _ := s.Kubelet["containerRuntimeEndpoint"].(string)
@@ -276,8 +279,8 @@ func Make(f Facts) Plan {
 	s.classify()
 	f.addressRows(s)
 	text := s.configuration()
-	rows := slices.Concat(s.rows, f.unitRows(), f.spaceRows(), f.serverRows(s), f.runtimeRows(s), f.checkpointRows(),
-		f.volumeRows(), f.podRows())
+	rows := slices.Concat(s.rows, f.unitRows(), f.spaceRows(), f.serverRows(s), f.certificateRows(s), f.runtimeRows(s),
+		f.checkpointRows(), f.volumeRows(), f.podRows())
 	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(order(a.Verdict), order(b.Verdict)) })
 	return Plan{Rows: rows, Configuration: text, RootDir: s.RootDir()}
 }

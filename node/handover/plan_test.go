@@ -226,14 +226,19 @@ func TestRejectedRows(t *testing.T) {
 		change       func(*Facts)
 		subject, pod string // empty subject: not rejected
 	}{
-		"nothing special":        {func(*Facts) {}, "", ""},
-		"no unit":                {func(f *Facts) { f.Unit = UnitState{} }, KubeletService, ""},
-		"masked unit":            {func(f *Facts) { f.Unit.Enabled = "masked" }, KubeletService, ""},
-		"full disk":              {func(f *Facts) { f.StateSpace = 1 << 20 }, nodeconfig.DefaultStateDir, ""},
-		"no kubeconfig":          {func(f *Facts) { f.Existing = nil }, "--kubeconfig", ""},
-		"another runtime":        {func(f *Facts) { f.RuntimeName = "cri-o" }, "containerRuntimeEndpoint", ""},
-		"runtime down":           {func(f *Facts) { f.RuntimeName = "" }, "containerRuntimeEndpoint", ""},
-		"unreachable API server": {func(f *Facts) { f.PodsErr = "timeout" }, "pods of this node", ""},
+		"nothing special": {func(*Facts) {}, "", ""},
+		"no unit":         {func(f *Facts) { f.Unit = UnitState{} }, KubeletService, ""},
+		"masked unit":     {func(f *Facts) { f.Unit.Enabled = "masked" }, KubeletService, ""},
+		"full disk":       {func(f *Facts) { f.StateSpace = 1 << 20 }, nodeconfig.DefaultStateDir, ""},
+		"certificate that was rotated": {func(f *Facts) {
+			f.OldCertificate = "users[].user.client-certificate-data"
+			f.Args = append(f.Args, "--rotate-certificates")
+		}, "users[].user.client-certificate-data", ""},
+		"certificate without rotation": {func(f *Facts) { f.OldCertificate = "users[].user.client-certificate" }, "", ""},
+		"no kubeconfig":                {func(f *Facts) { f.Existing = nil }, "--kubeconfig", ""},
+		"another runtime":              {func(f *Facts) { f.RuntimeName = "cri-o" }, "containerRuntimeEndpoint", ""},
+		"runtime down":                 {func(f *Facts) { f.RuntimeName = "" }, "containerRuntimeEndpoint", ""},
+		"unreachable API server":       {func(f *Facts) { f.PodsErr = "timeout" }, "pods of this node", ""},
 		"CSI volume": {func(f *Facts) {
 			pod(nil)(f)
 			f.Volumes = []Volume{{"u1", "kubernetes.io~csi", "data"}, {"u1", "kubernetes.io~secret", "s"}}

@@ -17,6 +17,7 @@ import (
 
 	"berth/agent/source"
 	"berth/cri"
+	"berth/internal/apiclient"
 	"berth/internal/nodeconfig"
 	"berth/node/handover"
 	"berth/systemd/install"
@@ -49,6 +50,9 @@ func PlanTakeover(ctx context.Context, unit handover.UnitState) (handover.Plan, 
 		var n corev1.Node
 		if err == nil {
 			err = apiRequest(ctx, kubeconfig, http.MethodGet, "/api/v1/nodes/"+name, nil, &n)
+		}
+		if err == nil {
+			f.OldCertificate, f.CurrentCertificate, err = apiclient.UnrotatedCertificate(kubeconfig, s.CertDir())
 		}
 		if err != nil {
 			f.PodsErr = err.Error()
