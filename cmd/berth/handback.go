@@ -51,12 +51,14 @@ func handBack(ctx context.Context, o planOptions, force bool) error {
 	if r == nil {
 		return errors.New("this host has no takeover to undo")
 	}
+	var plan *handover.Plan // nil: continues an interrupted hand-over
 	if r.AdoptedPods() {
-		plan := x.PlanHandback(ctx, r)
-		if err := o.print(plan); err != nil || o.dryRun {
+		made := x.PlanHandback(ctx, r)
+		plan = &made
+		if err := o.print(made); err != nil || o.dryRun {
 			return err
 		}
-		if err := plan.Check(); err != nil && !force {
+		if err := made.Check(); err != nil && !force {
 			return err
 		}
 	}
@@ -68,7 +70,7 @@ func handBack(ctx context.Context, o planOptions, force bool) error {
 		r.Turn(handover.Handback)
 		return o.printNextStep(r, state)
 	}
-	if err := x.HandBack(ctx, r); err != nil || r.Unit.Active {
+	if err := x.HandBack(ctx, r, plan); err != nil || r.Unit.Active {
 		return err
 	}
 	_, err = fmt.Fprintf(o.out, "%s was not active before the takeover and is not started: run systemctl start %s\n",

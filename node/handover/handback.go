@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"berth/podspec"
@@ -36,6 +37,7 @@ func MakeHandback(f HandbackFacts) Plan {
 	if err != nil {
 		rows = append(rows, Row{Subject: allocatedPods, Verdict: Rejected, Note: "unknown format: " + err.Error()})
 	}
+	resized := map[types.UID]Allocation{}
 	old := oldKubelet(f.KubeletVersion)
 	if f.KubeletVersion == "" {
 		rows = append(rows, Row{Subject: "version of the kubelet", Verdict: Warning,
@@ -53,9 +55,12 @@ func MakeHandback(f HandbackFacts) Plan {
 			found = []Row{{Subject: "pod", Pod: key(p), Verdict: Supported}}
 		}
 		rows = append(rows, found...)
+		if a := allocated[p.UID]; len(a.changedFields(p)) > 0 {
+			resized[p.UID] = a.resized(p)
+		}
 	}
 	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(order(a.Verdict), order(b.Verdict)) })
-	return Plan{Rows: rows}
+	return Plan{Rows: rows, Resized: resized}
 }
 
 // fileRows rejects a pod of a file that berth has created. The UID of a static pod is part of its
@@ -96,9 +101,9 @@ func containerStatuses(p *corev1.Pod) [][]corev1.ContainerStatus {
 	}
 }
 
-// resizeRows rejects a pod whose resources differ from those that the kubelet would restore, or that
-// has a resize in progress.
-func resizeRows(p *corev1.Pod, kubelet allocation) (rows []Row) {
+// resizeRows rejects a pod that has a resize in progress, or a volume of another size than the kubelet would
+// restore. Other amounts than those of the kubelet are converted.
+func resizeRows(p *corev1.Pod, kubelet Allocation) (rows []Row) {
 	for _, c := range p.Status.Conditions {
 		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) &&
 			c.Status == corev1.ConditionTrue {
@@ -106,12 +111,15 @@ func resizeRows(p *corev1.Pod, kubelet allocation) (rows []Row) {
 				Verdict: Rejected, Note: "the allocated resources differ from the spec; wait for the resize"})
 		}
 	}
+	volumes := kubelet.changedVolumes(p)
 	for _, field := range kubelet.changedFields(p) {
-		rows = append(rows, Row{
-			Subject: field, Pod: key(p), Verdict: Rejected,
-			Note: "the pod was resized under berth, and " + allocatedPods + " has the previous resources; " +
-				"delete the pod, or resize it back",
-		})
+		r := Row{Subject: field, Pod: key(p), Verdict: Supported,
+			Note: "the pod was resized under berth; the handback writes its resources to " + allocatedPods}
+		if slices.Contains(volumes, field) {
+			r.Verdict, r.Note = Rejected, "the size was changed under berth, and "+allocatedPods+
+				" has the previous one; delete the pod"
+		}
+		rows = append(rows, r)
 	}
 	return rows
 }

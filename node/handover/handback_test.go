@@ -45,7 +45,6 @@ func TestHandbackRejectedRows(t *testing.T) {
 		f.Checkpoints = map[string]string{allocatedPods: string(text)}
 	}
 	const uid, device = "metadata.uid", "status.containerStatuses[c].allocatedResourcesStatus"
-	const limits = "spec.containers[c].resources.limits"
 	const id = "status.containerStatuses[c].containerID"
 	for name, c := range map[string]struct {
 		change  func(*HandbackFacts)
@@ -64,14 +63,14 @@ func TestHandbackRejectedRows(t *testing.T) {
 				{Name: "example.com/gpu"},
 			}
 		}, device},
-		"resized":     {func(f *HandbackFacts) { memory(f, "1Gi", "2Gi") }, limits},
+		"resized":     {func(f *HandbackFacts) { memory(f, "1Gi", "2Gi") }, ""},
 		"not resized": {func(f *HandbackFacts) { memory(f, "1Gi", "1024Mi") }, ""},
 		"resized as a pod": {func(f *HandbackFacts) {
 			allocated(f, `{"ContainerResources":{"c":{}},"PodLevelResources":{"requests":{"cpu":"1"}}}`)
 			f.Pods[0].Spec.Resources = &corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")},
 			}
-		}, "spec.resources.requests"},
+		}, ""},
 		"pod resources that the kubelet does not resize": {func(f *HandbackFacts) {
 			allocated(f, `{"ContainerResources":{"c":{}}}`)
 			f.Pods[0].Spec.Resources = &corev1.ResourceRequirements{

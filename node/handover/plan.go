@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"berth/internal/nodeconfig"
@@ -39,6 +40,8 @@ type Plan struct {
 	// Configuration is the configuration file of berth.
 	Configuration string `json:"configuration"`
 	RootDir       string `json:"rootDir"`
+	// Resized are the resources of pods that a handback writes to the checkpoints of the kubelet.
+	Resized map[types.UID]Allocation `json:"resized,omitempty"`
 }
 
 // Rejected returns the rows that prevent the takeover.

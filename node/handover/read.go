@@ -87,6 +87,28 @@ func ReadState(rootDir string) (map[string]string, []Volume, error) {
 	return checkpoints, found, err
 }
 
+// WriteResized writes the resources of pods to the checkpoints in a root directory. It can be repeated.
+func WriteResized(rootDir string, resized map[types.UID]Allocation) error {
+	for _, name := range []string{allocatedPods, actuatedPods} {
+		path := filepath.Join(rootDir, name)
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		text := ""
+		if err == nil {
+			text, err = WithResized(name, string(content), resized)
+		}
+		if err == nil {
+			err = WriteFile(path, text, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // arguments returns the arguments of the kubelet. The kubelet can be a script, which follows its
 // interpreter in the command line of its process.
 func arguments(command []string) []string {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/podspec"
 )
@@ -55,6 +56,8 @@ type Record struct {
 	Completed bool                        `json:"completed"` // of a takeover: berth has become ready
 	Released  bool                        `json:"released"`  // of a handback: berth's marks are removed
 	Restored  bool                        `json:"restored"`  // of a handback: the configuration file is restored
+	// Resized are the resources that a handback still has to write to the checkpoints of the kubelet.
+	Resized map[types.UID]Allocation `json:"resized,omitempty"`
 	// NodeCleaned means that a handback has removed labels and annotations of berth from the Node.
 	NodeCleaned bool `json:"nodeCleaned,omitempty"`
 }

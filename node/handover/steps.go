@@ -19,6 +19,7 @@ const (
 	EnableKubelet        Step = "enable kubelet.service"
 	DisableBerth         Step = "disable berth.service"
 	ReleasePods          Step = "release the pods"
+	ConvertCheckpoints   Step = "write the resources of resized pods to the checkpoints of the kubelet"
 	RestoreConfiguration Step = "restore the configuration of berth"
 	UnblockKubelet       Step = "remove the drop-in from kubelet.service"
 	StartKubelet         Step = "start kubelet.service"
@@ -100,6 +101,8 @@ func nextOfHandback(r *Record, h Host, failed Failed) Step {
 		return DisableBerth
 	case !r.Released && !failed[ReleasePods]:
 		return ReleasePods
+	case len(r.Resized) > 0 && !h.Kubelet.Active && !failed[ConvertCheckpoints]: // a running kubelet overwrites them
+		return ConvertCheckpoints
 	case !r.Restored && !failed[RestoreConfiguration]:
 		return RestoreConfiguration
 	case h.KubeletBlocked && !failed[UnblockKubelet]:

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // hostModel is a host with systemd, on which the steps of a hand-over are executed and interrupted.
@@ -18,6 +19,9 @@ type hostModel struct {
 	stopped bool    // the kubelet has been stopped
 	full    bool    // no file can be written
 	config  string
+	resized int // pods whose checkpoints a handback has to write
+	// overwritten means that the checkpoints were written while the kubelet was active.
+	overwritten bool
 }
 
 // errFull is the error of a step on a full disk.
@@ -37,7 +41,7 @@ func (w *hostModel) write(r *Record) error {
 func (w *hostModel) fails(s Step) bool {
 	return w.full && slices.Contains([]Step{
 		WriteConfiguration, InstallBerth, BlockKubelet, EnableBerth, AwaitBerth, ReleasePods,
-		RestoreConfiguration, EnableKubelet, CleanNode,
+		ConvertCheckpoints, RestoreConfiguration, EnableKubelet, CleanNode,
 	}, s)
 }
 
@@ -80,6 +84,13 @@ func (w *hostModel) execute(s Step, r *Record, killed bool) {
 		w.marked = false
 		r.Released = true
 		persist()
+	case ConvertCheckpoints:
+		w.overwritten = w.overwritten || w.Kubelet.Active
+		if !killed {
+			w.resized = 0
+		}
+		r.Resized = nil
+		persist()
 	case RestoreConfiguration:
 		w.config = ""
 		if r.Previous != nil {
@@ -103,7 +114,7 @@ func (w *hostModel) execute(s Step, r *Record, killed bool) {
 // startKubelet starts kubelet.service as another program or a boot does.
 func (w *hostModel) startKubelet() {
 	if !w.KubeletBlocked || !w.BerthEnabled {
-		w.Kubelet.Active = true
+		w.Kubelet.Active, w.resized = true, 0
 	}
 }
 
@@ -134,6 +145,9 @@ func (w *hostModel) command(d Direction, rng *rand.Rand, begin UnitState, previo
 		w.record = &Record{Unit: begin, Configuration: "new", Previous: previous, Direction: d}
 	}
 	r := *w.record
+	if d == Handback && r.AdoptedPods() { // as the plan of the handback says
+		w.resized, r.Resized = 1, map[types.UID]Allocation{"u": {}}
+	}
 	r.Turn(d)
 	failed := Failed{}
 	if w.write(&r) != nil {
@@ -166,6 +180,15 @@ func (w *hostModel) command(d Direction, rng *rand.Rand, begin UnitState, previo
 				w.record = before
 			}
 			return nil
+		}
+		if w.overwritten {
+			return errors.New("checkpoints were written beside an active kubelet")
+		}
+		if step == StartKubelet && w.resized > 0 && !failed[ConvertCheckpoints] {
+			return errors.New("the kubelet was started with the old resources of pods")
+		}
+		if w.Kubelet.Active { // it has applied its own
+			w.resized = 0
 		}
 		if w.Kubelet.Active && w.BerthActive {
 			return fmt.Errorf("H3: both agents are active after %q", step)

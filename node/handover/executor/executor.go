@@ -92,7 +92,7 @@ func (x *Executor) NewRecord(before *handover.Record, p handover.Plan, pods []*c
 		r = &handover.Record{Unit: state.Kubelet, Previous: previous}
 	}
 	r.Direction, r.Completed, r.Released, r.Restored = handover.Takeover, false, false, false
-	r.NodeCleaned = false
+	r.NodeCleaned, r.Resized = false, nil
 	r.Configuration, r.RootDir = p.Configuration, p.RootDir
 	r.Pods, r.Mirrors = handover.RunningPods(pods), handover.MirrorStatuses(pods)
 	return r, r.Write(x.StateDir)
@@ -126,8 +126,11 @@ func (x *Executor) TakeOver(ctx context.Context, r *handover.Record) ([]handover
 	return nil, fmt.Errorf("%w; %s is as before", err, handover.KubeletService)
 }
 
-// HandBack runs the remaining steps of a handback.
-func (x *Executor) HandBack(ctx context.Context, r *handover.Record) error {
+// HandBack runs the remaining steps of a handback. Those of a new one follow from its plan.
+func (x *Executor) HandBack(ctx context.Context, r *handover.Record, plan *handover.Plan) error {
+	if plan != nil {
+		r.Resized = plan.Resized
+	}
 	r.Turn(handover.Handback)
 	return x.run(ctx, r)
 }
@@ -229,6 +232,8 @@ func (x *Executor) execute(ctx context.Context, step handover.Step, r *handover.
 		return x.systemctl(ctx, "disable", systemd.DrainUnitName, "berth.service")
 	case handover.ReleasePods:
 		return x.release(ctx, r)
+	case handover.ConvertCheckpoints:
+		return x.convertCheckpoints(r)
 	case handover.RestoreConfiguration:
 		return x.restoreConfiguration(r)
 	case handover.EnableKubelet:
@@ -304,6 +309,15 @@ func (x *Executor) release(ctx context.Context, r *handover.Record) error {
 		return err
 	}
 	r.Released = true
+	return r.Write(x.StateDir)
+}
+
+// convertCheckpoints writes the resources of pods that were resized under berth for the kubelet.
+func (x *Executor) convertCheckpoints(r *handover.Record) error {
+	if err := handover.WriteResized(r.RootDir, r.Resized); err != nil {
+		return err
+	}
+	r.Resized = nil
 	return r.Write(x.StateDir)
 }
 
