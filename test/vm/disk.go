@@ -32,7 +32,7 @@ func (h host) initrd() string { return filepath.Join(h.dir, "initrd") }
 func (h host) disk() string   { return filepath.Join(h.dir, "root.img") }
 
 const (
-	diskSize = "1G"     // sparse
+	diskSize = "2G"     // sparse; the kubelet evicts pods from a node with little free space
 	extra    = "/extra" // mount point of the second disk, with the files under test
 )
 

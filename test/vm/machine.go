@@ -15,29 +15,36 @@ import (
 )
 
 const (
-	bootTimeout        = 600 * time.Second // for one boot with all its checks
-	checksStartTimeout = 75 * time.Second  // for the checks to start
+	checksStartTimeout = 75 * time.Second // for the checks to start
 	program            = "qemu-system-x86_64"
 	install            = "test/deps.sh installs it"
 	kernelArgs         = "console=ttyS0 rw quiet mitigations=off panic=-1 systemd.unified_cgroup_hierarchy=1 " +
 		"hugepagesz=2M hugepages=16 transparent_hugepage=never audit=0 tsc=unstable psi=1"
 )
 
+// size is the size of a machine.
+type size struct {
+	memory  string
+	extra   string        // size of the second disk
+	timeout time.Duration // for one boot with all its checks
+}
+
 // machine is a virtual machine with its own copies of the disks. It can be booted several times.
 type machine struct {
 	host host
+	size size
 	dir  string // root.img, extra.img, console, report
 }
 
 // newMachine copies the disk image of a host and creates a second disk with the files of the directory
 // extra.
-func newMachine(ctx context.Context, h host, dir, extra string) (*machine, error) {
-	m := &machine{host: h, dir: dir}
+func newMachine(ctx context.Context, h host, s size, dir, extra string) (*machine, error) {
+	m := &machine{host: h, size: s, dir: dir}
 	// Most of the disk is sparse.
 	if err := run(ctx, "cp", "--sparse=always", "--reflink=auto", h.disk(), m.file("root.img")); err != nil {
 		return nil, fmt.Errorf("copy disk image: %w", err)
 	}
-	if err := makeDisk(ctx, m.file("extra.img"), extra, "256M"); err != nil {
+	if err := makeDisk(ctx, m.file("extra.img"), extra, s.extra); err != nil {
 		return nil, fmt.Errorf("create second disk: %w", err)
 	}
 	return m, nil
@@ -89,7 +96,7 @@ func (m *machine) bootOnce(ctx context.Context, set string) (string, error) {
 	if _, err := exec.LookPath(program); err != nil {
 		return "", fmt.Errorf("%w: %s", err, install)
 	}
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.size.timeout)
 	defer cancel()
 	report, err := os.Create(m.file("report"))
 	if err != nil {
@@ -163,7 +170,7 @@ func (m *machine) checksStarted() bool {
 
 func (m *machine) args(set string) []string {
 	return []string{
-		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2G",
+		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", m.size.memory,
 		"-display", "none", "-nodefaults", "-no-reboot", "-nic", "none",
 		"-serial", "file:" + m.file("console"), "-serial", "file:" + m.file("report"),
 		"-kernel", m.host.kernel(), "-initrd", m.host.initrd(), "-append", kernelArgs + " berth.checks=" + set,

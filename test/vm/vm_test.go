@@ -22,7 +22,8 @@ func TestVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newMachine(ctx, h, t.TempDir(), makeExtraDir(ctx, t))
+	m, err := newMachine(ctx, h, size{memory: "2G", extra: "256M", timeout: 10 * time.Minute}, t.TempDir(),
+		makeExtraDir(ctx, t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,10 +66,6 @@ func runChecks(ctx context.Context, t *testing.T, m *machine, set string) {
 func makeExtraDir(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	repo, err := hosts.RepoRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
 	berth, err := hosts.BuildBerth(ctx, hosts.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -79,9 +76,19 @@ func makeExtraDir(ctx context.Context, t *testing.T) string {
 	if err := os.WriteFile(filepath.Join(dir, systemd.UnitName), []byte(systemd.Unit), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	buildChecks(ctx, t, dir)
+	return dir
+}
+
+// buildChecks builds the program with the checks.
+func buildChecks(ctx context.Context, t *testing.T, dir string) {
+	t.Helper()
+	repo, err := hosts.RepoRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := hosts.BuildProgram(ctx, filepath.Join(dir, "guest"),
 		filepath.Join(repo, "test", "vm", "guest")); err != nil {
 		t.Fatal(err)
 	}
-	return dir
 }

@@ -81,6 +81,23 @@ var checks = map[string][]testing.InternalTest{
 		{Name: "evict", F: evict},
 		{Name: "removal", F: removalCgroupfs},
 	},
+	"kubeadm": {
+		{Name: "node", F: kubeadmNode},
+		{Name: "pods", F: kubeletPods},
+		{Name: "takeover", F: takeOver},
+		{Name: "works", F: podsWork},
+		{Name: "kill", F: killAgent},
+		{Name: "handback", F: handBack},
+		{Name: "interrupted", F: interruptTakeover},
+	},
+	"kubeadm-rebooted": {
+		{Name: "boot", F: bootWithBerth},
+		{Name: "kubelet", F: kubeletStaysOff},
+		{Name: "works", F: podsWork},
+		{Name: "resize", F: resizeBeforeHandback},
+		{Name: "certificate", F: rotatedCertificate},
+		{Name: "handback", F: handBackAfterReboot},
+	},
 }
 
 // requestedChecks returns the name of the set of checks from the kernel command line.
@@ -100,6 +117,8 @@ func printDiagnostics() {
 	defer cancel()
 	for _, line := range []string{
 		"berth ps -A -o wide", "berth events -A", "journalctl -b --no-pager -o cat -u berth | tail -n 60",
+		"test ! -e /etc/systemd/system/kubelet.service || journalctl -b --no-pager -o cat -u kubelet | tail -n 60; " +
+			"journalctl -b --no-pager -o cat -u berth-control | tail -n 20",
 		"journalctl -b --no-pager -o cat -u containerd | grep -v level=info | tail -n 40",
 		"find /sys/fs/cgroup/kubepods* -type d", "systemctl --failed --no-pager", "dmesg | tail -n 20",
 	} {

@@ -19,13 +19,15 @@ import (
 const (
 	manifests    = "/etc/berth/pods"
 	socket       = "/run/berth/berth.sock"
-	waitTimeout  = 80 * time.Second // for a pod to reach a state
 	pollInterval = 250 * time.Millisecond
 )
 
-// deadline is 420 seconds after the boot of the kernel. Later waits fail at once, which lets the machine
-// shut down by itself.
-var deadline = time.Now().Add(420*time.Second - uptime())
+// waitTimeout is the time for a pod to reach a state. deadline is that for all checks, counted from the boot of
+// the kernel. Later waits fail at once, which lets the machine shut down by itself.
+var (
+	waitTimeout = 80 * time.Second
+	deadline    = time.Now().Add(420*time.Second - uptime())
+)
 
 func uptime() time.Duration {
 	var seconds float64
