@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,12 +22,17 @@ func BuildKubelet(ctx context.Context) (string, error) {
 		return "", err
 	}
 	module := filepath.Join(repo, "test", "conformance", "upstream")
-	key, err := ModuleKey(module, "")
+	version, err := moduleVersion(filepath.Join(module, "go.mod"), "k8s.io/kubernetes")
+	if err != nil {
+		return "", err
+	}
+	ldflags := "-s -w -X k8s.io/component-base/version.gitVersion=" + version
+	key, err := ModuleKey(module, ldflags)
 	if err != nil {
 		return "", err
 	}
 	dir, err := Cached("kubelet", key, func(dir string) error {
-		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "kubelet"),
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", ldflags, "-o", filepath.Join(dir, "kubelet"),
 			"k8s.io/kubernetes/cmd/kubelet")
 		cmd.Dir = module
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
@@ -36,6 +42,20 @@ func BuildKubelet(ctx context.Context) (string, error) {
 		return nil
 	})
 	return filepath.Join(dir, "kubelet"), err
+}
+
+// moduleVersion returns the version of a module in a go.mod file.
+func moduleVersion(file, module string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "require ")); len(f) > 1 && f[0] == module {
+			return f[1], nil
+		}
+	}
+	return "", fmt.Errorf("%s does not require %s", file, module)
 }
 
 // Kubelet is a kubelet that takes turns with an agent on the same directories.
