@@ -41,8 +41,8 @@ func TestHandbackConvertsResizedPods(t *testing.T) {
 	for name, entry := range map[string]string{
 		allocatedPods: `"u1":{"ContainerResources":{"c":{"limits":{"cpu":"1"}},"d":{}},` +
 			`"PodLevelResources":{"limits":{"cpu":"2"}},"future":true}`,
-		actuatedPods: `"u1":{"ContainerResources":{"c":{"limits":{"cpu":"1"}},"d":{"limits":{"cpu":"2"}},"debugger":{}},` +
-			`"PodLevelResources":null}`,
+		actuatedPods: `"u1":{"ContainerResources":{"c":{"limits":{"cpu":"1"}},"d":{"limits":{"cpu":"2"}},` +
+			`"debugger":{}},"PodLevelResources":null}`,
 	} {
 		text := checkpoint(`{"entries":{` + entry + "," + other + `}}`)
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -82,7 +82,8 @@ func TestHandbackConvertsResizedPods(t *testing.T) {
 			Data     string
 			Checksum uint32
 		}
-		if err := json.Unmarshal([]byte(checkpoints[name]), &outer); err != nil || outer.Checksum != checksum(outer.Data) {
+		err := json.Unmarshal([]byte(checkpoints[name]), &outer)
+		if err != nil || outer.Checksum != checksum(outer.Data) {
 			t.Errorf("%s: %v, checksum %d", name, err, outer.Checksum)
 		}
 		if !strings.Contains(outer.Data, other) {

@@ -234,11 +234,13 @@ func TestRejectedRows(t *testing.T) {
 			f.OldCertificate = "users[].user.client-certificate-data"
 			f.Args = append(f.Args, "--rotate-certificates")
 		}, "users[].user.client-certificate-data", ""},
-		"certificate without rotation": {func(f *Facts) { f.OldCertificate = "users[].user.client-certificate" }, "", ""},
-		"no kubeconfig":                {func(f *Facts) { f.Existing = nil }, "--kubeconfig", ""},
-		"another runtime":              {func(f *Facts) { f.RuntimeName = "cri-o" }, "containerRuntimeEndpoint", ""},
-		"runtime down":                 {func(f *Facts) { f.RuntimeName = "" }, "containerRuntimeEndpoint", ""},
-		"unreachable API server":       {func(f *Facts) { f.PodsErr = "timeout" }, "pods of this node", ""},
+		"certificate without rotation": {func(f *Facts) {
+			f.OldCertificate = "users[].user.client-certificate"
+		}, "", ""},
+		"no kubeconfig":          {func(f *Facts) { f.Existing = nil }, "--kubeconfig", ""},
+		"another runtime":        {func(f *Facts) { f.RuntimeName = "cri-o" }, "containerRuntimeEndpoint", ""},
+		"runtime down":           {func(f *Facts) { f.RuntimeName = "" }, "containerRuntimeEndpoint", ""},
+		"unreachable API server": {func(f *Facts) { f.PodsErr = "timeout" }, "pods of this node", ""},
 		"CSI volume": {func(f *Facts) {
 			pod(nil)(f)
 			f.Volumes = []Volume{{"u1", "kubernetes.io~csi", "data"}, {"u1", "kubernetes.io~secret", "s"}}
@@ -257,7 +259,9 @@ func TestRejectedRows(t *testing.T) {
 		"deferred resize": {pod(func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue}}
 		}), "status.conditions[PodResizePending]", "shop/db"},
-		"resize in progress": {allocations(container("c", "1"), container("c", "2"), withCPU("1")), cpuLimit, "shop/db"},
+		"resize in progress": {
+			allocations(container("c", "1"), container("c", "2"), withCPU("1")), cpuLimit, "shop/db",
+		},
 		"resize in progress of a sidecar": {allocations(container("c", "1"), container("c", "2"), func(p *corev1.Pod) {
 			withCPU("1")(p)
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, nil

@@ -86,7 +86,8 @@ func writeFile(t *testing.T, path, text string) {
 func kubeadmNode(t *testing.T) {
 	longChecks(t)
 	for _, path := range []string{ // links of the disk image to a berth that is not on this machine
-		"/usr/bin/berth", "/etc/systemd/system/berth.service", "/etc/systemd/system/multi-user.target.wants/berth.service",
+		"/usr/bin/berth", "/etc/systemd/system/berth.service",
+		"/etc/systemd/system/multi-user.target.wants/berth.service",
 	} {
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
@@ -126,8 +127,8 @@ func joinAsKubeadm(t *testing.T) {
 	if token == "" {
 		t.Fatal("berth-control token create printed no token")
 	}
-	output(t, "kubectl", "config", "set-cluster", "default-cluster", "--kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
-		"--server="+server, "--certificate-authority=/etc/kubernetes/pki/ca.crt", "--embed-certs=true")
+	output(t, "kubectl", "config", "set-cluster", "default-cluster", "--server="+server, "--embed-certs=true",
+		"--certificate-authority=/etc/kubernetes/pki/ca.crt", "--kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf")
 	output(t, "sh", "-c", "cd /etc/kubernetes && export KUBECONFIG=bootstrap-kubelet.conf && "+
 		"kubectl config set-credentials tls-bootstrap-token-user --token="+token+" && "+
 		"kubectl config set-context default --cluster=default-cluster --user=tls-bootstrap-token-user && "+

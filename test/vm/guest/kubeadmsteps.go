@@ -114,8 +114,8 @@ func copyProgram(from, to string) error {
 func podsWork(t *testing.T) {
 	longChecks(t)
 	checkContains(t, "kubectl logs", output(t, "kubectl", "logs", "db", "-c", "c"), "started")
-	checkContains(t, "logs of the static pod", output(t, "kubectl", "logs", "-n", "kube-system", "static-host-"+nodeName),
-		"started")
+	checkContains(t, "logs of the static pod",
+		output(t, "kubectl", "logs", "-n", "kube-system", "static-host-"+nodeName), "started")
 	checkContains(t, "volumes", output(t, "kubectl", "exec", "db", "-c", "c", "--", "cat", "/settings/key",
 		"/password/key"), "value", "secret")
 	checkContains(t, "berth logs", output(t, "berth", "logs", "db", "-c", "c"), "started")
@@ -125,7 +125,8 @@ func podsWork(t *testing.T) {
 	}
 	web := pods.Items[0].Name
 	probes := func() int {
-		n, err := strconv.Atoi(output(t, "kubectl", "exec", web, "--", "sh", "-c", "cat /tmp/probes 2>/dev/null | wc -l"))
+		n, err := strconv.Atoi(output(t, "kubectl", "exec", web, "--", "sh", "-c",
+			"cat /tmp/probes 2>/dev/null | wc -l"))
 		if err != nil {
 			t.Error(err)
 		}
@@ -354,7 +355,7 @@ func handBackAfterReboot(t *testing.T) {
 	} else {
 		t.Logf("certificate at the handback: %s, now: %s", cert, now)
 	}
-	for _, line := range strings.Split(output(t, "journalctl", "-b", "-u", "kubelet", "-o", "cat", "--no-pager"), "\n") {
+	for line := range strings.Lines(output(t, "journalctl", "-b", "-u", "kubelet", "-o", "cat", "--no-pager")) {
 		if strings.Contains(line, "checkpoint is corrupted") || strings.Contains(line, "Error migrating image") {
 			t.Errorf("the kubelet does not accept a file of berth: %s", line)
 		}
