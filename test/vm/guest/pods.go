@@ -20,6 +20,8 @@ const (
 	manifests    = "/etc/berth/pods"
 	socket       = "/run/berth/berth.sock"
 	pollInterval = 250 * time.Millisecond
+	// maxPollInterval limits the delay after a check that waits for a server that starts.
+	maxPollInterval = 10 * time.Second
 )
 
 // waitTimeout is the time for a pod to reach a state. deadline is that for all checks, counted from the boot of
@@ -136,7 +138,8 @@ func waitFor(t *testing.T, what string, cond func() (bool, string)) {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("timed out after %.0fs waiting for %s: %s", time.Since(start).Seconds(), what, text)
-		case <-time.After(max(pollInterval, 10*time.Since(checkStart))): // leaves the CPUs to the agent
+		// A slow check is repeated later, which leaves the CPUs to the agent.
+		case <-time.After(min(max(pollInterval, 10*time.Since(checkStart)), maxPollInterval)):
 		}
 	}
 }
