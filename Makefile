@@ -29,7 +29,7 @@ export GOFLAGS ?= -buildvcs=false
 # A program built with the race detector would sleep for a second at each exit.
 export GORACE ?= atexit_sleep_ms=0
 
-.PHONY: build build-all deb test test-stress diagrams lint bench sim fuzz e2e torture conformance differential differential-dns placements up down deps generate
+.PHONY: build build-all deb test test-stress diagrams lint bench sim fuzz e2e torture conformance differential differential-dns placements mutations up down deps generate
 
 build: ## bin/berth and bin/berth-control for this machine, static
 	GOWORK=off CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth ./cmd/berth-control
@@ -142,6 +142,12 @@ differential-dns: deps ## the answers of the agent's DNS server and of CoreDNS a
 
 placements: deps ## the same pods in CLUSTERS seeded clusters to the schedulers of berth-control and Kubernetes, and the decisions compared
 	go run -trimpath ./test/conformance -placements '$(CLUSTERS)' -seed '$(SEED)'
+
+COUNT ?= 20000
+KIND  ?=
+
+mutations: deps ## COUNT seeded mutations of valid objects to berth-control and kube-apiserver, and the answers compared; KIND= one kind, SEED=n, RECORD= a file
+	go run -trimpath ./test/conformance -mutations '$(COUNT)' -seed '$(SEED)' -kind '$(KIND)' -record '$(RECORD)' -examples
 
 bin/kubectl: test/go.mod test/kubectl/main.go # the stock kubectl, from its Go module
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $@ ./test/kubectl

@@ -1,7 +1,7 @@
 // Command conformance implements make conformance. It runs the Kubernetes conformance tests of a node and of
 // workloads ([sig-node], [sig-storage] and [sig-apps]) against berth, once with berth-control and once with the
 // control plane components of Kubernetes. It runs those of the network ([sig-network]) with berth-control. It also
-// implements make differential and make differential-dns.
+// implements make differential, make differential-dns, make placements and make mutations.
 //
 // The tests and those components are built from Kubernetes' Go module, which takes a quarter of an hour the
 // first time. It pulls from no external registry: a registry on loopback serves replacements of the tests'
@@ -45,11 +45,16 @@ func main() {
 	seed := flag.Uint64("seed", 1, "first seed of the scripts or clusters, or seed of the Services")
 	dns := flag.Int("dns", 0, "instead, compare the DNS answers of the agent and CoreDNS about this `number` of "+
 		"seeded Services")
-	record := flag.String("record", "", "`file` for the answers of CoreDNS")
+	mutated := flag.Int("mutations", 0, "instead, compare how kube-apiserver and berth-control judge this `number` of "+
+		"seeded mutations of objects")
+	kind := flag.String("kind", "", "with -mutations, only mutate objects of this `kind`, as Deployment")
+	examples := flag.Bool("examples", false, "with -mutations, print an example of each difference")
+	record := flag.String("record", "", "`file` for the answers of CoreDNS or kube-apiserver")
 	flag.Parse()
 	tests := selection{strings.Split(*sigs, ","), *focus, *labels, *lan}
 	o := options{server: *server, tests: tests, logs: *logs, seed: *seed,
-		scripts: *scripts, clusters: *clusters, dns: *dns, record: *record}
+		scripts: *scripts, clusters: *clusters, dns: *dns, mutations: *mutated, kind: *kind, examples: *examples,
+		record: *record}
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)
@@ -71,8 +76,9 @@ type options struct {
 	tests                   selection
 	logs                    string
 	seed, scripts, clusters uint64
-	dns                     int
-	record                  string
+	dns, mutations          int
+	kind, record            string
+	examples                bool
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -109,6 +115,9 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	if o.dns > 0 {
 		return compareDNS(ctx, o.seed, o.dns, o.record, logs)
+	}
+	if o.mutations > 0 {
+		return compareMutations(ctx, o, logs)
 	}
 	if o.clusters > 0 {
 		return comparePlacements(ctx, o.seed, o.clusters, logs)
