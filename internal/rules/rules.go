@@ -69,6 +69,7 @@ func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 			}
 			k := newValidator()
 			k.AddAll(validation.ValidateObjectMetaAccessorUpdate(t, before, Metadata()))
+			finalizers(k, t)
 			validate(k, t, before)
 			return k.Errors()
 		}
@@ -92,6 +93,7 @@ func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 			k := newValidator()
 			if t, ok := obj.(T); ok {
 				validate(k, t, d.ValidateNewName)
+				finalizers(k, t)
 				if d.ValidateCreate != nil {
 					d.ValidateCreate(k, t)
 				}
@@ -109,5 +111,12 @@ func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 				d.ValidateStatus(k, obj, old)
 			}
 		}),
+	}
+}
+
+// finalizers validates the names of finalizers.
+func finalizers(k Collector, obj metav1.Object) {
+	for i, f := range obj.GetFinalizers() {
+		k.AddAll(Finalizer(Metadata().Child("finalizers").Index(i), f))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -72,6 +73,19 @@ func (k *Validator) Name(at *field.Path, value string, validate func(string) []s
 		return
 	}
 	k.InvalidEach(at, value, validate(value))
+}
+
+// Finalizer validates the name of a finalizer: qualified, or one of Kubernetes.
+func Finalizer(at *field.Path, name string) field.ErrorList {
+	switch name {
+	case string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents:
+		return nil
+	}
+	if strings.Contains(name, "/") {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(at, name,
+		"name is neither a standard finalizer name nor is it fully qualified")}
 }
 
 // NotNegative validates an optional number.
@@ -151,14 +165,14 @@ func (k *Validator) AtMost100Percent(at *field.Path, v *intstr.IntOrString) {
 }
 
 func percent(v *intstr.IntOrString) (int, bool) {
-	if v == nil || v.Type != intstr.String {
+	if v == nil || v.Type != intstr.String || len(validation.IsValidPercent(v.StrVal)) > 0 {
 		return 0, false
 	}
-	n, err := strconv.Atoi(strings.TrimSuffix(v.StrVal, "%"))
-	return n, err == nil && strings.HasSuffix(v.StrVal, "%")
+	n, _ := strconv.Atoi(strings.TrimSuffix(v.StrVal, "%")) // the largest number if it is too large
+	return n, true
 }
 
-// IsZero reports whether a number or percentage is 0.
+// IsZero reports whether a number or percentage is 0, or neither a number nor a percentage.
 func IsZero(v *intstr.IntOrString) bool {
 	if v == nil {
 		return true
@@ -166,7 +180,7 @@ func IsZero(v *intstr.IntOrString) bool {
 	if n, ok := percent(v); ok {
 		return n == 0
 	}
-	return v.Type == intstr.Int && v.IntVal == 0
+	return v.IntValue() == 0
 }
 
 // SetIfNil sets a nil pointer.

@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"encoding/json"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -55,11 +56,9 @@ func appsRules(kind string) (rules.Rules, bool) {
 	case "ControllerRevision":
 		return definition[*appsv1.ControllerRevision]{
 			Validate: func(k *validator, r *appsv1.ControllerRevision) {
-				if r.Data.Raw == nil && r.Data.Object == nil {
-					k.Required(field.NewPath("data"), "data is mandatory")
-				}
 				rules.NotNegative(k, field.NewPath("revision"), &r.Revision)
 			},
+			ValidateCreate: (*validator).revisionData,
 			ValidateUpdate: func(k *validator, r, old *appsv1.ControllerRevision) {
 				k.Immutable(field.NewPath("data"), r.Data, old.Data)
 			}}.Rules(newValidator), true
@@ -67,31 +66,53 @@ func appsRules(kind string) (rules.Rules, bool) {
 	return rules.Rules{}, false
 }
 
+// revisionData validates that the data of a revision is an object.
+func (k *validator) revisionData(r *appsv1.ControllerRevision) {
+	if r.Data.Object != nil {
+		return
+	}
+	at := field.NewPath("data")
+	var data any
+	if err := json.Unmarshal(r.Data.Raw, &data); err != nil && len(r.Data.Raw) > 0 {
+		k.Invalid(at, "<value omitted>", "error parsing data: %v", err)
+	} else if data == nil {
+		k.Required(at, "data is mandatory")
+	} else if _, ok := data.(map[string]any); !ok {
+		k.Required(at, "data must be a valid JSON object")
+	}
+}
+
 // workload validates the selector and the template of a workload. selects and runs are its kind in messages about the
-// selector and the template.
+// selector and the template. As upstream, it does not validate the template if the selector is invalid.
 func (k *validator) workload(selects, runs string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) {
-	k.selectsTemplate(selects, s, t)
+	if !k.selectsTemplate(selects, s, t) {
+		return
+	}
 	k.AddAll(podspec.ValidateTemplate(t, spec().Child("template")))
 	k.runsForever(runs, t)
 }
 
-// selectsTemplate validates a selector, which must match the template.
-func (k *validator) selectsTemplate(kind string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) {
+// selectsTemplate validates a selector, which must match the template. It returns false if it is not a selector.
+func (k *validator) selectsTemplate(kind string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) bool {
 	at := spec().Child("selector")
 	if s == nil {
 		k.Required(at, "")
-		return
+	} else {
+		k.Selector(at, s)
+		if len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+			k.Invalid(at, s, "empty selector is invalid for %s", kind)
+		}
 	}
-	k.Selector(at, s)
-	if len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-		k.Invalid(at, s, "empty selector is invalid for %s", kind)
-	}
-	if parsed, err := metav1.LabelSelectorAsSelector(s); err != nil {
+	parsed, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
 		k.Invalid(at, s, "invalid label selector")
-	} else if !parsed.Empty() && !parsed.Matches(labels.Set(t.Labels)) {
+		return false
+	}
+	if !parsed.Empty() && !parsed.Matches(labels.Set(t.Labels)) {
 		k.Invalid(spec().Child("template", "metadata", "labels"), t.Labels,
 			"`selector` does not match template `labels`")
 	}
+	return true
 }
 
 // runsForever validates that the pods of a template do not end.
@@ -134,9 +155,14 @@ func (k *validator) deployment(d *appsv1.Deployment) {
 			k.Required(at.Child("rollingUpdate"), "this should be defaulted and never be nil")
 			break
 		}
-		k.rolling(at.Child("rollingUpdate"), s.Strategy.RollingUpdate.MaxUnavailable, s.Strategy.RollingUpdate.MaxSurge)
+		at = at.Child("rollingUpdate")
+		unavailable, surge := s.Strategy.RollingUpdate.MaxUnavailable, s.Strategy.RollingUpdate.MaxSurge
+		k.rolling(at, unavailable, surge)
+		if rules.IsZero(unavailable) && rules.IsZero(surge) {
+			k.Invalid(at.Child("maxUnavailable"), unavailable, "may not be 0 when `maxSurge` is 0")
+		}
 	default:
-		k.Add(field.NotSupported(at.Child("type"), s.Strategy.Type,
+		k.Add(field.NotSupported(at, s.Strategy.Type,
 			[]appsv1.DeploymentStrategyType{appsv1.RecreateDeploymentStrategyType,
 				appsv1.RollingUpdateDeploymentStrategyType}))
 	}
@@ -155,9 +181,6 @@ func (k *validator) rolling(at *field.Path, unavailable, surge *intstr.IntOrStri
 	k.PodsOrPercent(at.Child("maxUnavailable"), unavailable)
 	k.PodsOrPercent(at.Child("maxSurge"), surge)
 	k.AtMost100Percent(at.Child("maxUnavailable"), unavailable)
-	if rules.IsZero(unavailable) && rules.IsZero(surge) {
-		k.Invalid(at.Child("maxUnavailable"), unavailable, "may not be 0 when `maxSurge` is 0")
-	}
 }
 
 func (k *validator) replicaSet(r *appsv1.ReplicaSet) {
@@ -178,8 +201,23 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 	podspec.SetTemplateDefaults(&d.Spec.Template)
 }
 
+// daemonSetSelector validates a selector, which must match the template. Without a selector, no template matches.
+func (k *validator) daemonSetSelector(d *appsv1.DaemonSet) {
+	at, s := spec().Child("selector"), d.Spec.Selector
+	k.Selector(at, s)
+	if parsed, err := metav1.LabelSelectorAsSelector(s); err == nil && !parsed.Matches(labels.Set(d.Spec.Template.Labels)) {
+		k.Invalid(spec().Child("template", "metadata", "labels"), d.Spec.Template.Labels,
+			"`selector` does not match template `labels`")
+	}
+	if s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		k.Invalid(at, s, "empty selector is invalid for daemonset")
+	}
+}
+
 func (k *validator) daemonSet(d *appsv1.DaemonSet) {
-	k.workload("daemonset", "DaemonSet", d.Spec.Selector, &d.Spec.Template)
+	k.daemonSetSelector(d)
+	k.AddAll(podspec.ValidateTemplate(&d.Spec.Template, spec().Child("template")))
+	k.runsForever("DaemonSet", &d.Spec.Template)
 	if text, set := d.Annotations[appsv1.DeprecatedTemplateGeneration]; set {
 		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
 			k.Invalid(rules.Metadata().Child("annotations").Key(appsv1.DeprecatedTemplateGeneration), text,
@@ -197,14 +235,18 @@ func (k *validator) daemonSet(d *appsv1.DaemonSet) {
 			k.Required(at, "")
 			return
 		}
-		k.rolling(at, u.RollingUpdate.MaxUnavailable, u.RollingUpdate.MaxSurge)
-		k.AtMost100Percent(at.Child("maxSurge"), u.RollingUpdate.MaxSurge)
-		if !rules.IsZero(u.RollingUpdate.MaxUnavailable) && !rules.IsZero(u.RollingUpdate.MaxSurge) {
-			k.Invalid(at.Child("maxSurge"), u.RollingUpdate.MaxSurge, "may not be set when maxUnavailable is non-zero")
+		unavailable, surge := u.RollingUpdate.MaxUnavailable, u.RollingUpdate.MaxSurge
+		k.rolling(at, unavailable, surge)
+		k.AtMost100Percent(at.Child("maxSurge"), surge)
+		switch {
+		case rules.IsZero(unavailable) && rules.IsZero(surge):
+			k.Required(at.Child("maxUnavailable"), "cannot be 0 when maxSurge is 0")
+		case !rules.IsZero(unavailable) && !rules.IsZero(surge):
+			k.Invalid(at.Child("maxSurge"), surge, "may not be set when maxUnavailable is non-zero")
 		}
 	default:
 		k.Add(field.NotSupported(
-			at.Child("type"),
+			at,
 			u.Type,
 			[]appsv1.DaemonSetUpdateStrategyType{
 				appsv1.OnDeleteDaemonSetStrategyType,

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/rules"
 	"berth/podspec"
@@ -45,7 +46,7 @@ func batchRules(kind string) (rules.Rules, bool) {
 			SetDefaults:    defaultJob,
 			Prepare:        generateJobSelector,
 			Validate:       (*validator).job,
-			ValidateCreate: (*validator).podHostnames,
+			ValidateCreate: func(k *validator, j *batchv1.Job) { k.generatedSelector(j); k.podHostnames(j) },
 			ValidateUpdate: (*validator).jobChange,
 			ValidateStatus: (*validator).jobStatus,
 		}.Rules(newValidator), true
@@ -102,6 +103,11 @@ func defaultFailures(s *batchv1.JobSpec) {
 	}
 }
 
+// generatedLabels returns the labels that identify the pods of a Job.
+func generatedLabels(j *batchv1.Job) labels.Set {
+	return labels.Set{controllerUID: string(j.UID), jobName: j.Name, "controller-uid": string(j.UID), "job-name": j.Name}
+}
+
 // generateJobSelector sets a selector with the Job's UID, unless the Job has a manual selector.
 func generateJobSelector(j *batchv1.Job) {
 	if j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
@@ -110,9 +116,7 @@ func generateJobSelector(j *batchv1.Job) {
 	if j.Spec.Template.Labels == nil {
 		j.Spec.Template.Labels = map[string]string{}
 	}
-	for key, value := range map[string]string{
-		controllerUID: string(j.UID), jobName: j.Name, "controller-uid": string(j.UID), "job-name": j.Name,
-	} {
+	for key, value := range generatedLabels(j) {
 		if _, taken := j.Spec.Template.Labels[key]; !taken {
 			j.Spec.Template.Labels[key] = value
 		}
@@ -131,9 +135,9 @@ func (k *validator) job(j *batchv1.Job) {
 	at := spec().Child("selector")
 	if j.Spec.Selector == nil {
 		k.Required(at, "")
-		return
+	} else {
+		k.Selector(at, j.Spec.Selector)
 	}
-	k.Selector(at, j.Spec.Selector)
 	if parsed, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil &&
 		!parsed.Matches(labels.Set(j.Spec.Template.Labels)) {
 		k.Invalid(
@@ -142,9 +146,27 @@ func (k *validator) job(j *batchv1.Job) {
 			"`selector` does not match template `labels`",
 		)
 	}
-	manual := j.Spec.ManualSelector != nil && *j.Spec.ManualSelector
-	if !manual && j.Spec.Selector.MatchLabels[controllerUID] != string(j.UID) {
-		k.Invalid(at, j.Spec.Selector, "`selector` not auto-generated")
+}
+
+// generatedSelector validates that the selector and the labels of the template are those that generateJobSelector sets.
+func (k *validator) generatedSelector(j *batchv1.Job) {
+	if j.Spec.Selector == nil || j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
+		return
+	}
+	if j.UID == "" {
+		k.Required(metadata().Child("uid"), "")
+	}
+	generated := generatedLabels(j)
+	for _, key := range slices.Sorted(maps.Keys(generated)) {
+		at, problem := spec().Child("template", "metadata", "labels").Key(key), fmt.Sprintf("must be '%s'", generated[key])
+		if value, ok := j.Spec.Template.Labels[key]; !ok {
+			k.Required(at, problem)
+		} else if value != generated[key] {
+			k.Invalid(at, j.Spec.Template.Labels, "%s", problem)
+		}
+	}
+	if parsed, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && !parsed.Matches(generated) {
+		k.Invalid(spec().Child("selector"), j.Spec.Selector, "`selector` not auto-generated")
 	}
 }
 
@@ -212,20 +234,18 @@ func (k *validator) jobSpec(at *field.Path, s *batchv1.JobSpec) {
 
 // completionMode validates the completion mode and the fields that depend on it.
 func (k *validator) completionMode(at *field.Path, s *batchv1.JobSpec) {
-	mode := batchv1.NonIndexedCompletion
-	if s.CompletionMode != nil {
-		mode = *s.CompletionMode
-	}
-	rules.OneOf(k, at.Child("completionMode"), mode, batchv1.NonIndexedCompletion, batchv1.IndexedCompletion)
+	rules.OneOfIfSet(k, at.Child("completionMode"), s.CompletionMode, batchv1.NonIndexedCompletion,
+		batchv1.IndexedCompletion)
+	mode := ptr.Deref(s.CompletionMode, batchv1.NonIndexedCompletion)
 	if mode == batchv1.IndexedCompletion {
 		k.indexed(at, s)
 		return
 	}
 	const problem = "requires indexed completion mode"
-	if s.BackoffLimitPerIndex != nil {
+	if s.BackoffLimitPerIndex != nil && mode == batchv1.NonIndexedCompletion {
 		k.Invalid(at.Child("backoffLimitPerIndex"), *s.BackoffLimitPerIndex, problem)
 	}
-	if s.MaxFailedIndexes != nil {
+	if s.MaxFailedIndexes != nil && mode == batchv1.NonIndexedCompletion {
 		k.Invalid(at.Child("maxFailedIndexes"), *s.MaxFailedIndexes, problem)
 	}
 	if s.SuccessPolicy != nil {

@@ -5,6 +5,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
@@ -70,6 +73,9 @@ func (k *validator) statefulSet(s *appsv1.StatefulSet) {
 			rules.NotNegative(k, at.Child("rollingUpdate", "partition"), u.RollingUpdate.Partition)
 			k.PodsOrPercent(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
 			k.AtMost100Percent(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
+			if n := u.RollingUpdate.MaxUnavailable; n != nil && rules.IsZero(n) {
+				k.Invalid(at.Child("rollingUpdate", "maxUnavailable"), n, "cannot be 0")
+			}
 		}
 	default:
 		k.Invalid(
@@ -129,7 +135,14 @@ func (k *validator) statefulSetTemplate(s *appsv1.StatefulSet) {
 		t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.Name}}})
 	}
-	k.AddAll(podspec.ValidateTemplate(t, spec().Child("template")))
+	if _, err := metav1.LabelSelectorAsSelector(s.Spec.Selector); err != nil {
+		return // the selector is invalid
+	}
+	at := spec().Child("template")
+	k.AddAll(podspec.ValidateTemplate(t, at))
+	// Kubernetes repeats these errors with paths that lack "metadata".
+	k.AddAll(metavalidation.ValidateLabels(t.Labels, at.Child("labels")))
+	k.AddAll(validation.ValidateAnnotations(t.Annotations, at.Child("annotations")))
 }
 
 func (k *validator) statefulSetChange(s, old *appsv1.StatefulSet) {
