@@ -2,6 +2,7 @@ package validation
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -21,7 +22,7 @@ func core(kind string) schema.GroupKind { return schema.GroupKind{Kind: kind} }
 var coreRules = map[schema.GroupKind]rules.Rules{
 	core("Namespace"): definition[*corev1.Namespace]{ClusterScoped: true,
 		ValidateName: validation.ValidateNamespaceName,
-		SetDefaults:  labelNamespace, Validate: (*validator).namespace,
+		SetDefaults:  labelNamespace, ValidateCreate: (*validator).namespace,
 		ValidateStatus: (*validator).namespaceStatus}.Rules(newValidator),
 	core("ConfigMap"): definition[*corev1.ConfigMap]{
 		Validate: func(k *validator, c *corev1.ConfigMap) { k.addUnlessMetadata(podspec.ValidateConfigMap(c)) },
@@ -39,8 +40,9 @@ var coreRules = map[schema.GroupKind]rules.Rules{
 		ValidateName: pathSegment, Validate: (*validator).event,
 	}.Rules(newValidator),
 	core("Service"): definition[*corev1.Service]{ValidateName: validation.NameIsDNSLabel,
-		SetDefaults: defaultService, PrepareUpdate: patchAllocatedValues, Validate: (*validator).service,
-		ValidateUpdate: (*validator).serviceChange}.Rules(newValidator),
+		SetDefaults: defaultService, PrepareUpdate: patchAllocatedValues,
+		ValidateCreate: func(k *validator, s *corev1.Service) { k.service(s, nil) },
+		ValidateUpdate: (*validator).serviceChange, ValidateStatus: (*validator).serviceStatus}.Rules(newValidator),
 	core("Endpoints"): definition[*corev1.Endpoints]{ //nolint:staticcheck // served as long as upstream serves it
 		SetDefaults: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
 			for i := range e.Subsets {
@@ -49,14 +51,15 @@ var coreRules = map[schema.GroupKind]rules.Rules{
 				}
 			}
 		},
-		Validate: (*validator).endpoints,
+		ValidateCreate: (*validator).endpoints,
+		ValidateUpdate: func(k *validator, e, old *corev1.Endpoints) { //nolint:staticcheck // as above
+			if !equality.Semantic.DeepEqual(e.Subsets, old.Subsets) {
+				k.endpoints(e)
+			}
+		},
 	}.Rules(newValidator),
-	core("Node"): definition[*corev1.Node]{ClusterScoped: true, SetDefaults: func(n *corev1.Node) {
-		if n.Status.Allocatable == nil && n.Status.Capacity != nil {
-			n.Status.Allocatable = n.Status.Capacity.DeepCopy()
-		}
-	}, Validate: (*validator).node, ValidateUpdate: (*validator).nodeChange,
-		ValidateStatus: func(k *validator, n, _ *corev1.Node) { k.nodeAmounts(n) }}.Rules(newValidator),
+	core("Node"): definition[*corev1.Node]{ClusterScoped: true, SetDefaults: defaultNode, Validate: (*validator).node, ValidateUpdate: (*validator).nodeChange,
+		ValidateStatus: func(k *validator, n, old *corev1.Node) { k.node(n); k.nodeChange(n, old) }}.Rules(newValidator),
 	core("LimitRange"): definition[*corev1.LimitRange]{
 		SetDefaults: defaultLimits,
 		Validate:    (*validator).limitRange,
@@ -72,8 +75,9 @@ var coreRules = map[schema.GroupKind]rules.Rules{
 			k.AddAll(podspec.ValidateTemplate(&t.Template, field.NewPath("template")))
 		}}.Rules(newValidator),
 	core("ReplicationController"): definition[*corev1.ReplicationController]{
-		SetDefaults: defaultController,
-		Validate:    (*validator).controller,
+		SetDefaults:    defaultController,
+		Validate:       (*validator).controller,
+		ValidateStatus: (*validator).controllerStatus,
 	}.Rules(newValidator),
 }
 
@@ -98,13 +102,15 @@ func labelNamespace(n *corev1.Namespace) {
 }
 
 func (k *validator) namespace(n *corev1.Namespace) {
-	for i, f := range n.Spec.Finalizers {
-		k.InvalidEach(spec.Child("finalizers").Index(i), f, utilvalidation.IsQualifiedName(string(f)))
+	at := spec.Child("finalizers")
+	for _, f := range n.Spec.Finalizers {
+		k.InvalidEach(at, f, utilvalidation.IsQualifiedName(string(f)))
+		k.AddAll(rules.Finalizer(at, string(f)))
 	}
 }
 
 func (k *validator) namespaceStatus(n, _ *corev1.Namespace) {
-	at := status.Child("phase")
+	at := status.Child("Phase") // the path in Kubernetes' errors
 	if n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceActive {
 		k.Invalid(at, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")
 	} else if !n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceTerminating {
@@ -168,6 +174,9 @@ func (k *validator) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // ser
 			k.port(path.Child("port"), p.Port)
 			rules.OneOf(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP,
 				corev1.ProtocolSCTP)
+			if p.AppProtocol != nil {
+				k.InvalidEach(path.Child("appProtocol"), *p.AppProtocol, utilvalidation.IsQualifiedName(*p.AppProtocol))
+			}
 		}
 	}
 }
@@ -179,7 +188,7 @@ func (k *validator) node(n *corev1.Node) {
 	}
 	seen := map[taintKey]bool{}
 	for i, t := range n.Spec.Taints {
-		at := spec.Child("taints").Index(i)
+		at := metadata.Child("taints").Index(i) // the path in Kubernetes' errors
 		k.InvalidEach(at.Child("key"), t.Key, utilvalidation.IsQualifiedName(t.Key))
 		k.InvalidEach(at.Child("value"), t.Value, utilvalidation.IsValidLabelValue(t.Value))
 		rules.OneOf(
@@ -199,18 +208,46 @@ func (k *validator) node(n *corev1.Node) {
 		}
 	}
 	k.nodeAmounts(n)
-	ranges := spec.Child("podCIDRs")
-	for i, c := range n.Spec.PodCIDRs {
-		k.network(ranges.Index(i), c)
+	k.podRanges(spec.Child("podCIDRs"), n.Spec.PodCIDRs)
+}
+
+// defaultNode sets what is allocatable, and makes both fields of the pod ranges equal.
+func defaultNode(n *corev1.Node) {
+	if n.Status.Allocatable == nil && n.Status.Capacity != nil {
+		n.Status.Allocatable = n.Status.Capacity.DeepCopy()
 	}
-	if len(n.Spec.PodCIDRs) > 0 && n.Spec.PodCIDR != "" && n.Spec.PodCIDRs[0] != n.Spec.PodCIDR {
-		k.Invalid(ranges.Index(0), n.Spec.PodCIDRs[0], "must match `podCIDR`")
+	if first := n.Spec.PodCIDR; first != "" && (len(n.Spec.PodCIDRs) == 0 || n.Spec.PodCIDRs[0] != first) {
+		n.Spec.PodCIDRs = []string{first}
+	} else if len(n.Spec.PodCIDRs) > 0 {
+		n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
+	}
+}
+
+// podRanges validates the pod ranges of a node, at most one of each IP family.
+func (k *validator) podRanges(at *field.Path, list []string) {
+	families, valid := map[bool]bool{}, true
+	for i, c := range list {
+		k.network(at.Index(i), c)
+		p, err := netip.ParsePrefix(c)
+		valid = valid && err == nil
+		families[p.Addr().Is4()] = true
+	}
+	if len(list) > 1 && (!valid || len(families) < 2 || len(list) > 2) {
+		k.Invalid(at, list, "may specify no more than one CIDR for each IP family")
 	}
 }
 
 func (k *validator) nodeAmounts(n *corev1.Node) {
-	k.quantities(status.Child("capacity"), n.Status.Capacity)
-	k.quantities(status.Child("allocatable"), n.Status.Allocatable)
+	for name, list := range map[string]corev1.ResourceList{"capacity": n.Status.Capacity,
+		"allocatable": n.Status.Allocatable} {
+		for resource, q := range list {
+			k.amount(status.Child(name, string(resource)), resource, q)
+		}
+	}
+}
+
+// nodeAddresses validates that no address is there twice.
+func (k *validator) nodeAddresses(n *corev1.Node) {
 	seen := map[corev1.NodeAddress]bool{}
 	for i, a := range n.Status.Addresses {
 		if seen[a] {
@@ -221,162 +258,13 @@ func (k *validator) nodeAmounts(n *corev1.Node) {
 }
 
 func (k *validator) nodeChange(n, old *corev1.Node) {
+	k.nodeAddresses(n)
 	if oldValue := old.Spec.PodCIDRs; len(oldValue) > 0 && !slices.Equal(oldValue, n.Spec.PodCIDRs) {
 		k.Forbidden(spec.Child("podCIDRs"), `node updates may not change podCIDR except from "" to valid`)
 	}
-	if oldValue := old.Spec.ProviderID; oldValue != "" && oldValue != n.Spec.ProviderID {
-		k.Forbidden(spec.Child("providerID"), `node updates may not change providerID except from "" to valid`)
+	if before := old.Spec.ProviderID; before != "" && before != n.Spec.ProviderID {
+		k.Invalid(spec.Child("providerID"), n.Spec.ProviderID, "field cannot be modified or cleared once set")
 	}
-}
-
-func defaultLimits(l *corev1.LimitRange) {
-	for i := range l.Spec.Limits {
-		item := &l.Spec.Limits[i]
-		for _, list := range []corev1.ResourceList{item.Max, item.Min, item.Default, item.DefaultRequest,
-			item.MaxLimitRequestRatio} {
-			roundUpToMilli(list)
-		}
-		if item.Type != corev1.LimitTypeContainer {
-			continue
-		}
-		if item.Default == nil {
-			item.Default = corev1.ResourceList{}
-		}
-		if item.DefaultRequest == nil {
-			item.DefaultRequest = corev1.ResourceList{}
-		}
-		addMissing(item.Default, item.Max)
-		addMissing(item.DefaultRequest, item.Default)
-		addMissing(item.DefaultRequest, item.Min)
-	}
-}
-
-// addMissing adds the entries that are not in a list.
-func addMissing(to, from corev1.ResourceList) {
-	for name, q := range from {
-		if _, ok := to[name]; !ok {
-			to[name] = q.DeepCopy()
-		}
-	}
-}
-
-func (k *validator) limitRange(l *corev1.LimitRange) {
-	seen := map[corev1.LimitType]bool{}
-	for i := range l.Spec.Limits {
-		item, at := &l.Spec.Limits[i], spec.Child("limits").Index(i)
-		k.Name(at.Child("type"), string(item.Type), utilvalidation.IsQualifiedName)
-		if seen[item.Type] {
-			k.Add(field.Duplicate(at.Child("type"), item.Type))
-		}
-		seen[item.Type] = true
-		for name, list := range map[string]corev1.ResourceList{"max": item.Max, "min": item.Min,
-			"default":        item.Default,
-			"defaultRequest": item.DefaultRequest, "maxLimitRequestRatio": item.MaxLimitRequestRatio} {
-			k.quantities(at.Child(name), list)
-		}
-		if item.Type == corev1.LimitTypePod {
-			if len(item.Default) > 0 {
-				k.Forbidden(at.Child("default"), "may not be specified when `type` is 'Pod'")
-			}
-			if len(item.DefaultRequest) > 0 {
-				k.Forbidden(at.Child("defaultRequest"), "may not be specified when `type` is 'Pod'")
-			}
-		}
-		if item.Type == corev1.LimitTypePersistentVolumeClaim {
-			_, low := item.Min[corev1.ResourceStorage]
-			if _, high := item.Max[corev1.ResourceStorage]; !low && !high {
-				k.Required(at.Child("limits"), "either minimum or maximum storage value is required, but neither "+
-					"was provided")
-			}
-		}
-		k.order(at, item)
-	}
-}
-
-// order validates min ≤ default request ≤ default ≤ max.
-func (k *validator) order(at *field.Path, item *corev1.LimitRangeItem) {
-	bounds := []struct {
-		name, word string
-		list       corev1.ResourceList
-	}{{"min", "min", item.Min}, {"defaultRequest", "default request", item.DefaultRequest},
-		{"default", "default", item.Default}, {"max", "max", item.Max}}
-	for i, low := range bounds {
-		for _, high := range bounds[i+1:] {
-			for _, name := range slices.Sorted(maps.Keys(low.list)) {
-				a := low.list[name]
-				if b, ok := high.list[name]; ok && a.Cmp(b) > 0 {
-					k.Invalid(
-						at.Child(low.name).Key(string(name)),
-						a.String(),
-						"%s value %s is greater than %s value %s",
-						low.word,
-						a.String(),
-						high.word,
-						b.String(),
-					)
-				}
-			}
-		}
-	}
-}
-
-func (k *validator) quota(q *corev1.ResourceQuota) {
-	k.quantities(spec.Child("hard"), q.Spec.Hard)
-	seen := map[corev1.ResourceQuotaScope]bool{}
-	known := []corev1.ResourceQuotaScope{
-		corev1.ResourceQuotaScopeTerminating,
-		corev1.ResourceQuotaScopeNotTerminating,
-		corev1.ResourceQuotaScopeBestEffort,
-		corev1.ResourceQuotaScopeNotBestEffort,
-		corev1.ResourceQuotaScopePriorityClass,
-		corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
-		corev1.ResourceQuotaScopeVolumeAttributesClass,
-	}
-	for _, s := range q.Spec.Scopes {
-		if !slices.Contains(known, s) {
-			k.Invalid(spec.Child("scopes"), q.Spec.Scopes, "unsupported scope")
-		}
-		seen[s] = true
-	}
-	if seen[corev1.ResourceQuotaScopeBestEffort] && seen[corev1.ResourceQuotaScopeNotBestEffort] ||
-		seen[corev1.ResourceQuotaScopeTerminating] && seen[corev1.ResourceQuotaScopeNotTerminating] {
-		k.Invalid(spec.Child("scopes"), q.Spec.Scopes, "conflicting scopes")
-	}
-	if q.Spec.ScopeSelector == nil {
-		return
-	}
-	for i, m := range q.Spec.ScopeSelector.MatchExpressions {
-		at := spec.Child("scopeSelector", "matchExpressions").Index(i)
-		rules.OneOf(k, at.Child("scopeName"), m.ScopeName, known...)
-		rules.OneOf(
-			k,
-			at.Child("operator"),
-			m.Operator,
-			corev1.ScopeSelectorOpIn,
-			corev1.ScopeSelectorOpNotIn,
-			corev1.ScopeSelectorOpExists,
-			corev1.ScopeSelectorOpDoesNotExist,
-		)
-		listed := m.Operator == corev1.ScopeSelectorOpIn || m.Operator == corev1.ScopeSelectorOpNotIn
-		if listed && len(m.Values) == 0 {
-			k.Required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for "+
-				"scope selector")
-		} else if !listed && len(m.Values) > 0 {
-			k.Invalid(at.Child("values"), m.Values,
-				"must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector")
-		}
-	}
-}
-
-func (k *validator) quotaChange(q, old *corev1.ResourceQuota) {
-	if !slices.Equal(slices.Sorted(slices.Values(q.Spec.Scopes)), slices.Sorted(slices.Values(old.Spec.Scopes))) {
-		k.Invalid(spec.Child("scopes"), q.Spec.Scopes, "field is immutable")
-	}
-}
-
-func (k *validator) quotaStatus(q, _ *corev1.ResourceQuota) {
-	k.quantities(status.Child("hard"), q.Status.Hard)
-	k.quantities(status.Child("used"), q.Status.Used)
 }
 
 func defaultController(r *corev1.ReplicationController) {
@@ -416,4 +304,19 @@ func (k *validator) controller(r *corev1.ReplicationController) {
 		k.Add(field.NotSupported(at.Child("spec", "restartPolicy"), p,
 			[]corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
+	if t.Spec.ActiveDeadlineSeconds != nil {
+		k.Forbidden(at.Child("spec", "activeDeadlineSeconds"),
+			"activeDeadlineSeconds in ReplicationController is not Supported")
+	}
+}
+
+func (k *validator) controllerStatus(r, _ *corev1.ReplicationController) {
+	s := &r.Status
+	rules.NotNegative(k, status.Child("observedGeneration"), &s.ObservedGeneration)
+	k.Counts(map[string]int32{"replicas": s.Replicas, "readyReplicas": s.ReadyReplicas,
+		"availableReplicas": s.AvailableReplicas, "fullyLabeledReplicas": s.FullyLabeledReplicas})
+	k.NotMoreThan("fullyLabeledReplicas", s.FullyLabeledReplicas, "status.replicas", s.Replicas)
+	k.NotMoreThan("readyReplicas", s.ReadyReplicas, "status.replicas", s.Replicas)
+	k.NotMoreThan("availableReplicas", s.AvailableReplicas, "status.replicas", s.Replicas)
+	k.NotMoreThan("availableReplicas", s.AvailableReplicas, "readyReplicas", s.ReadyReplicas)
 }

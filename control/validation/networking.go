@@ -1,8 +1,6 @@
 package validation
 
 import (
-	"net/netip"
-	"slices"
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -10,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
 
 	"berth/internal/rules"
 )
@@ -22,15 +21,17 @@ const maxControllerName = 250
 
 var networkingRules = map[schema.GroupKind]rules.Rules{
 	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: definition[*networkingv1.NetworkPolicy]{
-		SetDefaults: defaultPolicy,
-		Validate:    (*validator).networkPolicy,
+		SetDefaults:    defaultPolicy,
+		ValidateCreate: func(k *validator, p *networkingv1.NetworkPolicy) { k.networkPolicy(p, nil) },
+		ValidateUpdate: (*validator).networkPolicy,
 	}.Rules(newValidator),
 	{Group: "networking.k8s.io", Kind: "Ingress"}: definition[*networkingv1.Ingress]{
 		Validate: (*validator).ingress,
 		ValidateCreate: func(k *validator, i *networkingv1.Ingress) {
-			if class, set := i.Annotations[ingressClassAnnotation]; set && i.Spec.IngressClassName != nil {
-				k.Invalid(metadata.Child("annotations").Child(ingressClassAnnotation), class,
-					"can not be set when the class field is also set")
+			if class, set := i.Annotations[ingressClassAnnotation]; set && i.Spec.IngressClassName != nil &&
+				class != *i.Spec.IngressClassName {
+				k.Invalid(field.NewPath("annotations").Child(ingressClassAnnotation), class,
+					"must match `ingressClassName` when both are specified")
 			}
 		},
 		ValidateStatus: (*validator).ingressStatus,
@@ -47,23 +48,17 @@ var networkingRules = map[schema.GroupKind]rules.Rules{
 		},
 	}.Rules(newValidator),
 	{Group: "networking.k8s.io", Kind: "ServiceCIDR"}: definition[*networkingv1.ServiceCIDR]{ClusterScoped: true,
-		Validate: (*validator).serviceCIDR,
-		ValidateUpdate: func(k *validator, c, old *networkingv1.ServiceCIDR) {
-			// A second family may be added, nothing else may change.
-			if !slices.Equal(c.Spec.CIDRs, old.Spec.CIDRs) &&
-				(len(old.Spec.CIDRs) != 1 || len(c.Spec.CIDRs) != 2 || c.Spec.CIDRs[0] != old.Spec.CIDRs[0]) {
-				k.Invalid(spec.Child("cidrs"), c.Spec.CIDRs, "field is immutable")
-			}
-		},
+		ValidateCreate: (*validator).serviceCIDR,
+		ValidateUpdate: (*validator).serviceCIDRChange,
 	}.Rules(newValidator),
 	{Group: "networking.k8s.io", Kind: "IPAddress"}: definition[*networkingv1.IPAddress]{ClusterScoped: true,
-		ValidateName: func(name string, _ bool) []string {
-			if a, err := netip.ParseAddr(name); err != nil || a.String() != name || a.Zone() != "" {
-				return []string{"must be a valid IP address in canonical form"}
+		ValidateName: func(name string, _ bool) (out []string) {
+			for _, err := range validation.IsValidIP(field.NewPath("name"), name) {
+				out = append(out, err.Detail)
 			}
-			return nil
+			return out
 		},
-		Validate: (*validator).ipAddress,
+		ValidateCreate: (*validator).ipAddress,
 		ValidateUpdate: func(k *validator, a, old *networkingv1.IPAddress) {
 			k.Immutable(spec.Child("parentRef"), a.Spec.ParentRef, old.Spec.ParentRef)
 		},
@@ -89,11 +84,10 @@ func (k *validator) ingress(i *networkingv1.Ingress) {
 	for n, r := range i.Spec.Rules {
 		at := spec.Child("rules").Index(n)
 		if r.Host != "" {
-			if _, err := netip.ParseAddr(r.Host); err == nil {
+			if netutils.ParseIPSloppy(r.Host) != nil {
 				k.Invalid(at.Child("host"), r.Host, "must be a DNS name, not an IP address")
-			} else {
-				k.hostOrWildcard(at.Child("host"), r.Host)
 			}
+			k.hostOrWildcard(at.Child("host"), r.Host)
 		}
 		if r.HTTP == nil {
 			continue
@@ -123,6 +117,7 @@ func (k *validator) ingressPath(at *field.Path, p *networkingv1.HTTPIngressPath)
 	switch {
 	case p.PathType == nil:
 		k.Required(at.Child("pathType"), "pathType must be specified")
+		return
 	case *p.PathType == networkingv1.PathTypeExact || *p.PathType == networkingv1.PathTypePrefix:
 		k.absolutePath(at.Child("path"), p.Path)
 		for _, part := range []string{"//", "/./", "/../", "%2f", "%2F"} {
@@ -165,56 +160,49 @@ func (k *validator) ingressBackend(at *field.Path, b *networkingv1.IngressBacken
 		k.Name(at.Child("resource", "kind"), b.Resource.Kind, content.IsPathSegmentName)
 		k.Name(at.Child("resource", "name"), b.Resource.Name, content.IsPathSegmentName)
 	case b.Service != nil:
+		whole := at // of errors about name and number together
 		at = at.Child("service")
 		k.Name(at.Child("name"), b.Service.Name, validation.IsDNS1123Label)
 		switch port := b.Service.Port; {
 		case port.Name != "" && port.Number != 0:
-			k.Invalid(at, "", "cannot set both port name & port number")
+			k.Invalid(whole, "", "cannot set both port name & port number")
 		case port.Name != "":
 			k.InvalidEach(at.Child("port", "name"), port.Name, validation.IsValidPortName(port.Name))
 		case port.Number != 0:
 			k.port(at.Child("port", "number"), port.Number)
 		default:
-			k.Required(at, "port name or number is required")
+			k.Required(whole, "port name or number is required")
 		}
 	default:
 		k.Invalid(at, "", "resource or service backend is required")
 	}
 }
 
-func (k *validator) ingressStatus(i, _ *networkingv1.Ingress) {
+func (k *validator) ingressStatus(i, old *networkingv1.Ingress) {
+	var accepted []string
+	for _, in := range old.Status.LoadBalancer.Ingress {
+		accepted = append(accepted, in.IP)
+	}
 	for n, in := range i.Status.LoadBalancer.Ingress {
 		at := status.Child("loadBalancer", "ingress").Index(n)
 		if in.IP != "" {
-			k.InvalidEach(at.Child("ip"), in.IP, ipMessages(in.IP))
+			k.address(at.Child("ip"), in.IP, accepted...)
 		}
 		if in.Hostname != "" {
 			k.InvalidEach(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))
-			if len(ipMessages(in.Hostname)) == 0 {
+			if netutils.ParseIPSloppy(in.Hostname) != nil {
 				k.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address")
 			}
 		}
 	}
 }
 
-// ipMessages returns what is wrong with an IP address.
-func ipMessages(text string) []string {
-	if _, err := netip.ParseAddr(text); err != nil {
-		return []string{"must be a valid IP address"}
-	}
-	return nil
-}
-
 func (k *validator) ingressClass(c *networkingv1.IngressClass) {
 	at := spec.Child("controller")
-	if c.Spec.Controller == "" {
-		k.Required(at, "")
-	} else {
-		if len(c.Spec.Controller) > maxControllerName {
-			k.Add(field.TooLong(at, c.Spec.Controller, maxControllerName))
-		}
-		k.AddAll(validation.IsDomainPrefixedPath(at, c.Spec.Controller))
+	if len(c.Spec.Controller) > maxControllerName {
+		k.Add(field.TooLong(at, c.Spec.Controller, maxControllerName))
 	}
+	k.AddAll(validation.IsDomainPrefixedPath(at, c.Spec.Controller))
 	p := c.Spec.Parameters
 	if p == nil {
 		return
@@ -229,40 +217,52 @@ func (k *validator) ingressClass(c *networkingv1.IngressClass) {
 		k.Required(at.Child("scope"), "")
 		return
 	}
-	rules.OneOf(k, at.Child("scope"), *p.Scope, networkingv1.IngressClassParametersReferenceScopeCluster,
+	rules.OneOfIfSet(k, at.Child("scope"), p.Scope, networkingv1.IngressClassParametersReferenceScopeCluster,
 		networkingv1.IngressClassParametersReferenceScopeNamespace)
 	switch {
 	case *p.Scope == networkingv1.IngressClassParametersReferenceScopeNamespace && p.Namespace == nil:
 		k.Required(at.Child("namespace"), "`parameters.scope` is set to 'Namespace'")
 	case *p.Scope == networkingv1.IngressClassParametersReferenceScopeNamespace:
-		k.Name(at.Child("namespace"), *p.Namespace, validation.IsDNS1123Label)
-	case p.Namespace != nil:
+		k.InvalidEach(at.Child("namespace"), *p.Namespace, validation.IsDNS1123Label(*p.Namespace))
+	case *p.Scope == networkingv1.IngressClassParametersReferenceScopeCluster && p.Namespace != nil:
 		k.Forbidden(at.Child("namespace"), "`parameters.scope` is set to 'Cluster'")
 	}
 }
 
 func (k *validator) serviceCIDR(c *networkingv1.ServiceCIDR) {
-	at := spec.Child("cidrs")
-	switch n := len(c.Spec.CIDRs); {
-	case n == 0:
+	at, list := spec.Child("cidrs"), c.Spec.CIDRs
+	switch {
+	case len(list) == 0:
 		k.Required(at, "at least one CIDR required")
-	case n > 2:
-		k.Add(field.TooMany(at, n, 2))
+		return
+	case len(list) > 2:
+		k.Invalid(at, list, "may only hold up to 2 values")
+		return
 	}
-	families := map[bool]bool{}
-	for i, text := range c.Spec.CIDRs {
-		p, err := netip.ParsePrefix(text)
-		switch {
-		case err != nil:
-			k.network(at.Index(i), text)
-		case p.Masked().String() != text:
-			k.Invalid(at.Index(i), text, "must be in canonical form (%q)", p.Masked())
-		case families[p.Addr().Is4()]:
-			k.Invalid(at, c.Spec.CIDRs, "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and "+
-				"2001:db8::/96")
-		default:
-			families[p.Addr().Is4()] = true
+	for i, text := range list {
+		k.AddAll(validation.IsValidCIDR(at.Index(i), text))
+	}
+	if len(list) == 2 && netutils.IPFamilyOfCIDRString(list[0]) == netutils.IPFamilyOfCIDRString(list[1]) &&
+		netutils.IPFamilyOfCIDRString(list[0]) != netutils.IPFamilyUnknown {
+		k.Invalid(at, list, "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64")
+	}
+}
+
+// serviceCIDRChange validates that only a second range is added.
+func (k *validator) serviceCIDRChange(c, old *networkingv1.ServiceCIDR) {
+	at, now, before := spec.Child("cidrs"), c.Spec.CIDRs, old.Spec.CIDRs
+	const problem = "field is immutable"
+	if len(now) != len(before) && (len(before) != 1 || len(now) != 2) {
+		k.Invalid(at, now, problem)
+		return
+	}
+	for i := range before {
+		if now[i] != before[i] {
+			k.Invalid(at.Index(i), now[i], problem)
 		}
+	}
+	if len(now) > len(before) {
+		k.serviceCIDR(c)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/rules"
 )
@@ -40,11 +42,16 @@ func defaultService(s *corev1.Service) {
 	if externallyReachable(s) {
 		rules.SetIfZero(&s.Spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
 	}
-	if s.Spec.Type != corev1.ServiceTypeExternalName {
+	if knownType(s) && s.Spec.Type != corev1.ServiceTypeExternalName {
 		rules.SetIfNil(&s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 	}
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		rules.SetIfNil(&s.Spec.AllocateLoadBalancerNodePorts, true)
+		for i := range s.Status.LoadBalancer.Ingress {
+			if in := &s.Status.LoadBalancer.Ingress[i]; in.IP != "" {
+				rules.SetIfNil(&in.IPMode, corev1.LoadBalancerIPModeVIP)
+			}
+		}
 	}
 	// The single address and the first of the list are always the same.
 	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) > 0 {
@@ -101,8 +108,15 @@ func patchNodePorts(s, old *corev1.Service) {
 func dropTypeDependentFields(s, old *corev1.Service) {
 	if hasClusterIP(old) && !hasClusterIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP &&
 		slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
-		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = "", nil, nil, nil
-		s.Spec.InternalTrafficPolicy = nil
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
+	}
+	if hasClusterIP(old) && !hasClusterIP(s) {
+		if slices.Equal(s.Spec.IPFamilies, old.Spec.IPFamilies) {
+			s.Spec.IPFamilies = nil
+		}
+		if ptr.Equal(s.Spec.IPFamilyPolicy, old.Spec.IPFamilyPolicy) {
+			s.Spec.IPFamilyPolicy = nil
+		}
 	}
 	if hasNodePorts(old) && !hasNodePorts(s) &&
 		slices.EqualFunc(
@@ -114,15 +128,20 @@ func dropTypeDependentFields(s, old *corev1.Service) {
 			s.Spec.Ports[i].NodePort = 0
 		}
 	}
-	needsHealthCheckNodePort := func(s *corev1.Service) bool {
-		return isLoadBalancer(s) && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	}
 	if needsHealthCheckNodePort(old) && !needsHealthCheckNodePort(s) &&
 		s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
 		s.Spec.HealthCheckNodePort = 0
 	}
 	if isLoadBalancer(old) && !isLoadBalancer(s) {
-		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = nil, nil
+		if ptr.Equal(s.Spec.AllocateLoadBalancerNodePorts, old.Spec.AllocateLoadBalancerNodePorts) {
+			s.Spec.AllocateLoadBalancerNodePorts = nil
+		}
+		if ptr.Equal(s.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass) {
+			s.Spec.LoadBalancerClass = nil
+		}
+	}
+	if !isLoadBalancer(s) {
+		s.Status.LoadBalancer = corev1.LoadBalancerStatus{}
 	}
 	if externallyReachable(old) && !externallyReachable(s) &&
 		s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
@@ -137,125 +156,195 @@ func hasNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || isLoadBalancer(s)
 }
 
-func (k *validator) service(s *corev1.Service) {
-	rules.OneOf(
-		k,
-		spec.Child("type"),
-		s.Spec.Type,
-		corev1.ServiceTypeClusterIP,
-		corev1.ServiceTypeNodePort,
-		corev1.ServiceTypeLoadBalancer,
-		corev1.ServiceTypeExternalName,
-	)
-	rules.OneOf(
-		k,
-		spec.Child("sessionAffinity"),
-		s.Spec.SessionAffinity,
-		corev1.ServiceAffinityClientIP,
-		corev1.ServiceAffinityNone,
-	)
-	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-		if n := *c.ClientIP.TimeoutSeconds; n <= 0 || n > maxAffinitySeconds {
-			k.Invalid(
-				spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"),
-				n,
-				"must be greater than 0 and less than %d",
-				maxAffinitySeconds,
-			)
-		}
+// needsHealthCheckNodePort reports whether nodes answer health checks of a load balancer.
+func needsHealthCheckNodePort(s *corev1.Service) bool {
+	return isLoadBalancer(s) && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+func knownType(s *corev1.Service) bool {
+	return slices.Contains(serviceTypes(), s.Spec.Type)
+}
+
+func serviceTypes() []corev1.ServiceType {
+	return []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer,
+		corev1.ServiceTypeExternalName}
+}
+
+func headless(s *corev1.Service) bool {
+	return len(s.Spec.ClusterIPs) == 1 && s.Spec.ClusterIPs[0] == corev1.ClusterIPNone
+}
+
+// service validates a Service. old is nil for a new one. Addresses of an old one are accepted again.
+func (k *validator) service(s, old *corev1.Service) {
+	if old == nil {
+		old = &corev1.Service{}
 	}
-	if len(s.Spec.Selector) > 0 {
+	rules.OneOf(k, spec.Child("type"), s.Spec.Type, serviceTypes()...)
+	k.sessionAffinity(s)
+	if s.Spec.Selector != nil {
 		k.AddAll(metavalidation.ValidateLabels(s.Spec.Selector, spec.Child("selector")))
 	}
-	k.serviceAddresses(s)
-	headless := s.Spec.ClusterIP == corev1.ClusterIPNone
-	if len(s.Spec.Ports) == 0 && !headless && s.Spec.Type != corev1.ServiceTypeExternalName {
+	k.serviceType(s)
+	k.clusterIPs(s, old)
+	k.externalAddresses(s, old)
+	if len(s.Spec.Ports) == 0 && !headless(s) && s.Spec.Type != corev1.ServiceTypeExternalName {
 		k.Required(spec.Child("ports"), "")
 	}
 	k.servicePorts(s)
 	k.serviceTrafficPolicies(s)
-	rules.OneOfIfSet(
-		k,
-		spec.Child("ipFamilyPolicy"),
-		s.Spec.IPFamilyPolicy,
-		corev1.IPFamilyPolicySingleStack,
-		corev1.IPFamilyPolicyPreferDualStack,
-		corev1.IPFamilyPolicyRequireDualStack,
-	)
-	for i, f := range s.Spec.IPFamilies {
-		rules.OneOf(k, spec.Child("ipFamilies").Index(i), f, corev1.IPv4Protocol, corev1.IPv6Protocol)
-		if slices.Contains(s.Spec.IPFamilies[:i], f) {
-			k.Add(field.Duplicate(spec.Child("ipFamilies").Index(i), f))
-		}
-	}
-	if s.Spec.LoadBalancerClass != nil && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		k.Forbidden(spec.Child("loadBalancerClass"), "may only be used when `type` is 'LoadBalancer'")
-	}
-	if s.Spec.AllocateLoadBalancerNodePorts != nil && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+	if s.Spec.AllocateLoadBalancerNodePorts != nil && !isLoadBalancer(s) {
 		k.Forbidden(spec.Child("allocateLoadBalancerNodePorts"), "may only be used when `type` is 'LoadBalancer'")
 	}
+	if c, at := s.Spec.LoadBalancerClass, spec.Child("loadBalancerClass"); c != nil && !isLoadBalancer(s) {
+		k.Forbidden(at, "may only be used when `type` is 'LoadBalancer'")
+	} else if c != nil {
+		k.InvalidEach(at, *c, validation.IsQualifiedName(*c))
+	}
 }
 
-// serviceTrafficPolicies validates the traffic policies of a Service.
+func (k *validator) sessionAffinity(s *corev1.Service) {
+	rules.OneOf(k, spec.Child("sessionAffinity"), s.Spec.SessionAffinity, corev1.ServiceAffinityClientIP,
+		corev1.ServiceAffinityNone)
+	c := s.Spec.SessionAffinityConfig
+	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP || c == nil || c.ClientIP == nil {
+		return // without a timeout, it gets the default
+	}
+	if n := ptr.Deref(c.ClientIP.TimeoutSeconds, affinitySeconds); n <= 0 || n > maxAffinitySeconds {
+		k.Invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), n,
+			"must be greater than 0 and less than %d", maxAffinitySeconds)
+	}
+}
+
+// serviceTrafficPolicies validates the traffic policies of a Service. The health check node port is allocated later.
 func (k *validator) serviceTrafficPolicies(s *corev1.Service) {
-	rules.OneOfIfSet(
-		k,
-		spec.Child("internalTrafficPolicy"),
-		s.Spec.InternalTrafficPolicy,
-		corev1.ServiceInternalTrafficPolicyCluster,
-		corev1.ServiceInternalTrafficPolicyLocal,
-	)
-	if p := s.Spec.ExternalTrafficPolicy; p != "" {
-		rules.OneOf(
-			k,
-			spec.Child("externalTrafficPolicy"),
-			p,
-			corev1.ServiceExternalTrafficPolicyCluster,
-			corev1.ServiceExternalTrafficPolicyLocal,
-		)
-		if !externallyReachable(s) {
-			k.Invalid(spec.Child("externalTrafficPolicy"), p, "may only be set for externally-accessible services")
+	rules.OneOfIfSet(k, spec.Child("internalTrafficPolicy"), s.Spec.InternalTrafficPolicy,
+		corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)
+	at, p := spec.Child("externalTrafficPolicy"), s.Spec.ExternalTrafficPolicy
+	if externallyReachable(s) {
+		rules.OneOf(k, at, p, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
+	} else if p != "" {
+		k.Invalid(at, p, "may only be set for externally-accessible services")
+	}
+	if at, n := spec.Child("healthCheckNodePort"), s.Spec.HealthCheckNodePort; n != 0 && !needsHealthCheckNodePort(s) {
+		k.Invalid(at, n, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'")
+	} else if n != 0 {
+		k.port(at, n)
+	}
+	rules.OneOfIfSet(k, spec.Child("trafficDistribution"), s.Spec.TrafficDistribution,
+		corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
+		corev1.ServiceTrafficDistributionPreferSameNode)
+}
+
+// serviceType validates what depends on the type of a Service.
+func (k *validator) serviceType(s *corev1.Service) {
+	if s.Spec.Type != corev1.ServiceTypeExternalName {
+		if hasNodePorts(s) && headless(s) {
+			k.Invalid(spec.Child("clusterIPs").Index(0), corev1.ClusterIPNone, "may not be set to 'None' for %s services",
+				s.Spec.Type)
+		}
+		return
+	}
+	const problem = "may not be set for ExternalName services"
+	if len(s.Spec.ClusterIPs) > 0 {
+		k.Forbidden(spec.Child("clusterIPs"), problem)
+	}
+	if len(s.Spec.IPFamilies) > 0 {
+		k.Forbidden(spec.Child("ipFamilies"), problem)
+	}
+	if s.Spec.IPFamilyPolicy != nil {
+		k.Forbidden(spec.Child("ipFamilyPolicy"), problem)
+	}
+	k.Name(spec.Child("externalName"), strings.TrimSuffix(s.Spec.ExternalName, "."), validation.IsDNS1123Subdomain)
+}
+
+// clusterIPs validates the cluster IPs of a Service and their families.
+func (k *validator) clusterIPs(s, old *corev1.Service) {
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		return
+	}
+	at, list := spec.Child("clusterIPs"), s.Spec.ClusterIPs
+	switch {
+	case s.Spec.ClusterIP != "" && len(list) == 0:
+		k.Required(at, "")
+	case s.Spec.ClusterIP != "" && list[0] != s.Spec.ClusterIP:
+		k.Invalid(at, list, "first value must match `clusterIP`")
+	case s.Spec.ClusterIP == "" && len(list) > 0:
+		k.Invalid(at, list, "must be empty when `clusterIP` is not specified")
+	}
+	for i, f := range s.Spec.IPFamilies {
+		path := spec.Child("ipFamilies").Index(i)
+		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
+			k.Add(field.NotSupported(path, f, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}))
+		}
+		if slices.Contains(s.Spec.IPFamilies[:i], f) {
+			k.Add(field.Duplicate(path, f))
+		}
+	}
+	rules.OneOfIfSet(k, spec.Child("ipFamilyPolicy"), s.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack,
+		corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack)
+	before := len(k.Errors())
+	if len(list) > 1 && list[0] == corev1.ClusterIPNone {
+		k.Invalid(at, list, "'None' must be the first and only value")
+	}
+	for i, ip := range list {
+		if i > 0 || ip != corev1.ClusterIPNone {
+			k.address(at.Index(i), ip, old.Spec.ClusterIPs...)
+		}
+	}
+	valid := len(k.Errors()) == before
+	if len(list) > 2 {
+		k.Invalid(at, list, "may only hold up to 2 values")
+	}
+	if valid && !headless(s) {
+		k.clusterIPFamilies(at, s)
+	}
+}
+
+// clusterIPFamilies validates that valid addresses have the families of the Service.
+func (k *validator) clusterIPFamilies(at *field.Path, s *corev1.Service) {
+	if dual, err := netutils.IsDualStackIPStrings(s.Spec.ClusterIPs); len(s.Spec.ClusterIPs) > 1 && err == nil && !dual {
+		k.Invalid(at, s.Spec.ClusterIPs, "may specify no more than one IP for each IP family")
+	}
+	for i, ip := range s.Spec.ClusterIPs[:min(len(s.Spec.ClusterIPs), len(s.Spec.IPFamilies))] {
+		f := s.Spec.IPFamilies[i]
+		if f == corev1.IPv4Protocol && netutils.IsIPv6String(ip) || f == corev1.IPv6Protocol && !netutils.IsIPv6String(ip) {
+			k.Invalid(at.Index(i), ip, "expected an %s value as indicated by `ipFamilies[%d]`", f, i)
 		}
 	}
 }
 
-// serviceAddresses validates the addresses of a Service.
-func (k *validator) serviceAddresses(s *corev1.Service) {
-	at := spec.Child("clusterIPs")
-	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		if s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) > 0 {
-			k.Forbidden(at, "may not be set for ExternalName services")
-		}
-		if s.Spec.ExternalName == "" {
-			k.Required(spec.Child("externalName"), "")
-		} else {
-			k.InvalidEach(spec.Child("externalName"), s.Spec.ExternalName,
-				validation.IsDNS1123Subdomain(strings.TrimSuffix(s.Spec.ExternalName, ".")))
-		}
-	}
-	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {
-		k.Invalid(at, s.Spec.ClusterIPs, "first value must match `clusterIP`")
-	}
-	for i, ip := range s.Spec.ClusterIPs {
-		switch {
-		case ip == corev1.ClusterIPNone && i > 0:
-			k.Invalid(at.Index(i), ip, "'None' must be the first and only value")
-		case ip == corev1.ClusterIPNone:
-			if s.Spec.Type == corev1.ServiceTypeLoadBalancer || s.Spec.Type == corev1.ServiceTypeNodePort {
-				k.Invalid(at.Index(i), ip, "may not be set to 'None' for %s services", s.Spec.Type)
-			}
-		case ip != "" || i > 0:
-			k.address(at.Index(i), ip)
-		}
-	}
+// externalAddresses validates addresses outside of the cluster.
+func (k *validator) externalAddresses(s, old *corev1.Service) {
 	for i, ip := range s.Spec.ExternalIPs {
-		k.endpointAddress(spec.Child("externalIPs").Index(i), ip)
+		if at := spec.Child("externalIPs").Index(i); !slices.Contains(old.Spec.ExternalIPs, ip) {
+			k.endpointAddress(at, ip)
+		}
 	}
-	if len(s.Spec.LoadBalancerSourceRanges) > 0 && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		k.Forbidden(spec.Child("loadBalancerSourceRanges"), "may only be used when `type` is 'LoadBalancer'")
+	at, list := spec.Child("LoadBalancerSourceRanges"), s.Spec.LoadBalancerSourceRanges // Kubernetes' path
+	text, annotated := s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]
+	var accepted []string
+	switch {
+	case len(list) > 0:
+		for _, r := range old.Spec.LoadBalancerSourceRanges {
+			accepted = append(accepted, strings.TrimSpace(r))
+		}
+	case !annotated:
+		return
+	default:
+		at = metadata.Child("annotations").Key(corev1.AnnotationLoadBalancerSourceRangesKey)
 	}
-	for i, r := range s.Spec.LoadBalancerSourceRanges {
-		k.network(spec.Child("loadBalancerSourceRanges").Index(i), strings.TrimSpace(r))
+	if !isLoadBalancer(s) {
+		k.Forbidden(at, "may only be used when `type` is 'LoadBalancer'")
+	}
+	for i, r := range list {
+		k.network(at.Index(i), strings.TrimSpace(r), accepted...)
+	}
+	if len(list) > 0 || strings.TrimSpace(text) == "" ||
+		old.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey] == text {
+		return
+	}
+	for r := range strings.SplitSeq(text, ",") {
+		k.network(at, strings.TrimSpace(r))
 	}
 }
 
@@ -291,10 +380,9 @@ func (k *validator) servicePorts(s *corev1.Service) {
 		if p.NodePort == 0 {
 			continue
 		}
-		if s.Spec.Type == corev1.ServiceTypeClusterIP || s.Spec.Type == corev1.ServiceTypeExternalName {
+		if s.Spec.Type == corev1.ServiceTypeClusterIP {
 			k.Forbidden(at.Child("nodePort"), "may not be used when `type` is '"+string(s.Spec.Type)+"'")
 		}
-		k.port(at.Child("nodePort"), p.NodePort)
 		if onNodes[key{p.Protocol, p.NodePort}] {
 			k.Add(field.Duplicate(at.Child("nodePort"), p.NodePort))
 		}
@@ -302,14 +390,75 @@ func (k *validator) servicePorts(s *corev1.Service) {
 	}
 }
 
+// serviceChange validates an update of a Service against the old one.
 func (k *validator) serviceChange(s, old *corev1.Service) {
+	k.service(s, old)
+	if isLoadBalancer(s) && isLoadBalancer(old) && !ptr.Equal(s.Spec.LoadBalancerClass, old.Spec.LoadBalancerClass) {
+		k.Invalid(spec.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, "may not change once set")
+	}
+	if needsHealthCheckNodePort(s) && needsHealthCheckNodePort(old) &&
+		s.Spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort {
+		k.Forbidden(spec.Child("healthCheckNodePort"), "field is immutable")
+	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName || old.Spec.Type == corev1.ServiceTypeExternalName {
 		return
 	}
-	if oldValue := old.Spec.ClusterIP; oldValue != "" && oldValue != s.Spec.ClusterIP {
-		k.Invalid(spec.Child("clusterIPs").Index(0), s.Spec.ClusterIPs, "may not change once set")
+	if !headless(s) || !headless(old) {
+		kept(k, "clusterIPs", "clusterIP", s.Spec.ClusterIPs, old.Spec.ClusterIPs, s.Spec.IPFamilyPolicy)
 	}
-	if oldValue := old.Spec.LoadBalancerClass; s.Spec.Type == old.Spec.Type && oldValue != nil {
-		k.Immutable(spec.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, oldValue)
+	if !headless(s) && !headless(old) {
+		kept(k, "ipFamilies", "ipFamily", s.Spec.IPFamilies, old.Spec.IPFamilies, s.Spec.IPFamilyPolicy)
+	}
+}
+
+// kept validates that the addresses or families of a Service stay, except the secondary one.
+func kept[T ~string](k *validator, name, one string, now, before []T, policy *corev1.IPFamilyPolicy) {
+	at := spec.Child(name)
+	for i := range min(len(now), len(before)) {
+		if now[i] != before[i] {
+			k.Invalid(at.Index(i), now, "may not change once set")
+		}
+	}
+	if len(now) >= len(before) {
+		return
+	}
+	if len(now) == 0 {
+		k.Invalid(at.Index(0), now, "primary %s can not be unset", one)
+	} else if len(now) == 1 && ptr.Deref(policy, "") != corev1.IPFamilyPolicySingleStack {
+		k.Invalid(spec.Child("ipFamilyPolicy"), policy, "must be set to 'SingleStack' when releasing the secondary %s", one)
+	}
+}
+
+// serviceStatus validates the addresses of the load balancer.
+func (k *validator) serviceStatus(s, old *corev1.Service) {
+	at := status.Child("loadBalancer", "ingress")
+	if !isLoadBalancer(s) && len(s.Status.LoadBalancer.Ingress) > 0 {
+		k.Forbidden(at, "may only be used when `spec.type` is 'LoadBalancer'")
+		return
+	}
+	var accepted []string
+	for _, in := range old.Status.LoadBalancer.Ingress {
+		accepted = append(accepted, in.IP)
+	}
+	for i, in := range s.Status.LoadBalancer.Ingress {
+		path := at.Index(i)
+		if in.IP != "" {
+			k.address(path.Child("ip"), in.IP, accepted...)
+		}
+		switch {
+		case in.IPMode == nil && in.IP != "":
+			k.Required(path.Child("ipMode"), "must be specified when `ip` is set")
+		case in.IPMode != nil && in.IP == "":
+			k.Forbidden(path.Child("ipMode"), "may not be specified when `ip` is not set")
+		default:
+			rules.OneOfIfSet(k, path.Child("ipMode"), in.IPMode, corev1.LoadBalancerIPModeVIP,
+				corev1.LoadBalancerIPModeProxy)
+		}
+		if in.Hostname != "" {
+			k.InvalidEach(path.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))
+			if netutils.ParseIPSloppy(in.Hostname) != nil {
+				k.Invalid(path.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address")
+			}
+		}
 	}
 }

@@ -12,19 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// address validates an IP address without a zone.
-func (k *validator) address(at *field.Path, value string) {
-	if a, err := netip.ParseAddr(value); err != nil || a.Zone() != "" {
-		k.Invalid(at, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
-	}
+// address validates an IP address. Old ones are accepted again.
+func (k *validator) address(at *field.Path, value string, old ...string) {
+	k.AddAll(validation.IsValidIPForLegacyField(at, value, true, old))
 }
 
 // endpointAddress validates the IP address of an endpoint.
 func (k *validator) endpointAddress(at *field.Path, value string) {
+	k.address(at, value)
 	a, err := netip.ParseAddr(value)
 	switch {
-	case err != nil || a.Zone() != "":
-		k.address(at, value)
+	case err != nil:
 	case a.IsUnspecified():
 		k.Invalid(at, value, "may not be unspecified (0.0.0.0 or ::)")
 	case a.IsLoopback():
@@ -36,11 +34,9 @@ func (k *validator) endpointAddress(at *field.Path, value string) {
 	}
 }
 
-// network validates a CIDR.
-func (k *validator) network(at *field.Path, value string) {
-	if _, err := netip.ParsePrefix(value); err != nil {
-		k.Invalid(at, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")
-	}
+// network validates a CIDR. Old ones are accepted again.
+func (k *validator) network(at *field.Path, value string, old ...string) {
+	k.AddAll(validation.IsValidCIDRForLegacyField(at, value, true, old))
 }
 
 // port validates a port number.
