@@ -58,8 +58,13 @@ var coreRules = map[schema.GroupKind]rules.Rules{
 			}
 		},
 	}.Rules(newValidator),
-	core("Node"): definition[*corev1.Node]{ClusterScoped: true, SetDefaults: defaultNode, Validate: (*validator).node, ValidateUpdate: (*validator).nodeChange,
-		ValidateStatus: func(k *validator, n, old *corev1.Node) { k.node(n); k.nodeChange(n, old) }}.Rules(newValidator),
+	core("Node"): definition[*corev1.Node]{
+		ClusterScoped:  true,
+		SetDefaults:    defaultNode,
+		Validate:       (*validator).node,
+		ValidateUpdate: (*validator).nodeChange,
+		ValidateStatus: func(k *validator, n, old *corev1.Node) { k.node(n); k.nodeChange(n, old) },
+	}.Rules(newValidator),
 	core("LimitRange"): definition[*corev1.LimitRange]{
 		SetDefaults: defaultLimits,
 		Validate:    (*validator).limitRange,

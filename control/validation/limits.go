@@ -130,8 +130,8 @@ func (k *validator) order(at *field.Path, item *corev1.LimitRangeItem) {
 		for _, name := range slices.Sorted(maps.Keys(c.low.list)) {
 			a := c.low.list[name]
 			if b, ok := c.high.list[name]; ok && a.Cmp(b) > 0 {
-				k.Invalid(at.Child(c.at).Key(string(name)), a.String(), "%s value %s is greater than %s value %s", c.low.word,
-					a.String(), c.high.word, b.String())
+				k.Invalid(at.Child(c.at).Key(string(name)), a.String(), "%s value %s is greater than %s value %s",
+					c.low.word, a.String(), c.high.word, b.String())
 			}
 		}
 	}

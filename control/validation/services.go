@@ -239,8 +239,8 @@ func (k *validator) serviceTrafficPolicies(s *corev1.Service) {
 func (k *validator) serviceType(s *corev1.Service) {
 	if s.Spec.Type != corev1.ServiceTypeExternalName {
 		if hasNodePorts(s) && headless(s) {
-			k.Invalid(spec.Child("clusterIPs").Index(0), corev1.ClusterIPNone, "may not be set to 'None' for %s services",
-				s.Spec.Type)
+			k.Invalid(spec.Child("clusterIPs").Index(0), corev1.ClusterIPNone,
+				"may not be set to 'None' for %s services", s.Spec.Type)
 		}
 		return
 	}
@@ -302,12 +302,13 @@ func (k *validator) clusterIPs(s, old *corev1.Service) {
 
 // clusterIPFamilies validates that valid addresses have the families of the Service.
 func (k *validator) clusterIPFamilies(at *field.Path, s *corev1.Service) {
-	if dual, err := netutils.IsDualStackIPStrings(s.Spec.ClusterIPs); len(s.Spec.ClusterIPs) > 1 && err == nil && !dual {
+	dual, err := netutils.IsDualStackIPStrings(s.Spec.ClusterIPs)
+	if len(s.Spec.ClusterIPs) > 1 && err == nil && !dual {
 		k.Invalid(at, s.Spec.ClusterIPs, "may specify no more than one IP for each IP family")
 	}
 	for i, ip := range s.Spec.ClusterIPs[:min(len(s.Spec.ClusterIPs), len(s.Spec.IPFamilies))] {
-		f := s.Spec.IPFamilies[i]
-		if f == corev1.IPv4Protocol && netutils.IsIPv6String(ip) || f == corev1.IPv6Protocol && !netutils.IsIPv6String(ip) {
+		f, v6 := s.Spec.IPFamilies[i], netutils.IsIPv6String(ip)
+		if f == corev1.IPv4Protocol && v6 || f == corev1.IPv6Protocol && !v6 {
 			k.Invalid(at.Index(i), ip, "expected an %s value as indicated by `ipFamilies[%d]`", f, i)
 		}
 	}
@@ -425,7 +426,8 @@ func kept[T ~string](k *validator, name, one string, now, before []T, policy *co
 	if len(now) == 0 {
 		k.Invalid(at.Index(0), now, "primary %s can not be unset", one)
 	} else if len(now) == 1 && ptr.Deref(policy, "") != corev1.IPFamilyPolicySingleStack {
-		k.Invalid(spec.Child("ipFamilyPolicy"), policy, "must be set to 'SingleStack' when releasing the secondary %s", one)
+		k.Invalid(spec.Child("ipFamilyPolicy"), policy,
+			"must be set to 'SingleStack' when releasing the secondary %s", one)
 	}
 }
 

@@ -55,8 +55,8 @@ func kinds() (map[schema.GroupVersionKind]*kind, error) {
 			if err != nil {
 				return nil, err
 			}
-			out[gvk] = &kind{GroupVersionKind: gvk, Resource: k.Resource, Namespaced: !k.ClusterScoped, HasStatus: k.Status,
-				Type: reflect.TypeOf(obj).Elem()}
+			out[gvk] = &kind{GroupVersionKind: gvk, Resource: k.Resource, Namespaced: !k.ClusterScoped,
+				HasStatus: k.Status, Type: reflect.TypeOf(obj).Elem()}
 		}
 	}
 	return out, nil
@@ -83,7 +83,7 @@ func bases() (out []*base, err error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
-			gvk := schema.FromAPIVersionAndKind(text1(object, "apiVersion"), text1(object, "kind"))
+			gvk := schema.FromAPIVersionAndKind(stringField(object, "apiVersion"), stringField(object, "kind"))
 			k := all[gvk]
 			if k == nil {
 				return nil, fmt.Errorf("%s: unknown kind %s", name, gvk)
@@ -93,7 +93,7 @@ func bases() (out []*base, err error) {
 			if _, ok := metadata["namespace"]; !ok && k.Namespaced {
 				metadata["namespace"] = namespace
 			}
-			out = append(out, &base{kind: k, id: k.name() + "/" + text1(metadata, "name"), object: object})
+			out = append(out, &base{kind: k, id: k.name() + "/" + stringField(metadata, "name"), object: object})
 		}
 	}
 	if len(missing) > 0 {
@@ -124,8 +124,8 @@ func decode(text []byte) (out map[string]any, err error) {
 	return out, d.Decode(&out)
 }
 
-// text1 returns a string field.
-func text1(object map[string]any, name string) string {
+// stringField returns a string field.
+func stringField(object map[string]any, name string) string {
 	s, _ := object[name].(string)
 	return s
 }

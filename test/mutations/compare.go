@@ -70,7 +70,8 @@ func compare(oracle, tested *judgement) (out []groupKey) {
 				at, _, _ = strings.Cut(j.Causes[0], " ")
 			}
 		}
-		return []groupKey{{path: withoutIndexes(at), text: fmt.Sprintf("%s, berth: %s", explain(oracle), explain(tested))}}
+		return []groupKey{{path: withoutIndexes(at),
+			text: fmt.Sprintf("%s, berth: %s", explain(oracle), explain(tested))}}
 	}
 	if oracle.Code >= http.StatusBadRequest {
 		for _, c := range oracle.Causes {
@@ -118,9 +119,9 @@ func explain(j *judgement) string {
 func describe(m *mutation, oracle, tested *judgement) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s", m)
-	for name, j := range map[string]*judgement{"kube-apiserver": oracle, "berth-control": tested} {
+	for i, j := range []*judgement{oracle, tested} {
 		if j.message != "" {
-			fmt.Fprintf(&out, "\n      %s: %s", name, shortenTo(j.message, 600))
+			fmt.Fprintf(&out, "\n      %s: %s", [...]string{"kube-apiserver", "berth-control"}[i], shortenTo(j.message, 600))
 		}
 	}
 	if oracle.object != nil && tested.object != nil {

@@ -81,7 +81,7 @@ func (g *generator) root(k *kind, verb string, object map[string]any) edit {
 		return g.metadata(verb, value.(map[string]any))
 	}
 	if !present {
-		return set1(path, g.fill(k.Type, f, 0))
+		return setField(path, g.fill(k.Type, f, 0))
 	}
 	return g.descend(k.Type, f, value, path)
 }
@@ -100,10 +100,10 @@ func (g *generator) metadata(verb string, object map[string]any) edit {
 	if value, ok := object[f.name]; ok {
 		return g.descend(t, f, value, path)
 	}
-	return set1(path, g.fill(t, f, 0))
+	return setField(path, g.fill(t, f, 0))
 }
 
-func set1(path []any, value any) edit {
+func setField(path []any, value any) edit {
 	text, err := json.Marshal(value)
 	if err != nil {
 		panic(fmt.Sprintf("encode %v: %v", value, err)) // it consists of JSON values
@@ -118,11 +118,11 @@ func (g *generator) descend(owner reflect.Type, f jsonField, value any, path []a
 	case n < 7:
 		return edit{Path: slices.Clone(path), Remove: true}
 	case n < 9:
-		return set1(path, nil)
+		return setField(path, nil)
 	case n < 10:
-		return set1(path, g.wrongType(t))
+		return setField(path, g.wrongType(t))
 	case n < 16 || isLeaf(t):
-		return set1(path, g.fill(owner, f, 0))
+		return setField(path, g.fill(owner, f, 0))
 	}
 	switch v := value.(type) {
 	case map[string]any:
@@ -133,12 +133,12 @@ func (g *generator) descend(owner reflect.Type, f jsonField, value any, path []a
 	case []any:
 		return g.inList(owner, f, t, v, path)
 	}
-	return set1(path, g.fill(owner, f, 0))
+	return setField(path, g.fill(owner, f, 0))
 }
 
 func (g *generator) inStruct(t reflect.Type, object map[string]any, path []any) edit {
 	if g.chance(2) {
-		return set1(append(path, "unknownField"), "a")
+		return setField(append(path, "unknownField"), "a")
 	}
 	var present, absent []jsonField
 	for _, f := range jsonFields(t) {
@@ -150,13 +150,13 @@ func (g *generator) inStruct(t reflect.Type, object map[string]any, path []any) 
 	}
 	if len(absent) == 0 || len(present) > 0 && g.chance(65) {
 		if len(present) == 0 {
-			return set1(append(path, "unknownField"), "a")
+			return setField(append(path, "unknownField"), "a")
 		}
 		f := present[g.IntN(len(present))]
 		return g.descend(t, f, object[f.name], append(path, f.name))
 	}
 	f := absent[g.IntN(len(absent))]
-	return set1(append(path, f.name), g.fill(t, f, 0))
+	return setField(append(path, f.name), g.fill(t, f, 0))
 }
 
 func (g *generator) inMap(owner reflect.Type, f jsonField, t reflect.Type, object map[string]any, path []any) edit {
@@ -166,24 +166,24 @@ func (g *generator) inMap(owner reflect.Type, f jsonField, t reflect.Type, objec
 		name := names[g.IntN(len(names))]
 		return g.descend(owner, element, object[name], append(path, name))
 	}
-	return set1(append(path, pick(g, keys)), g.fill(owner, element, 1))
+	return setField(append(path, pick(g, keys)), g.fill(owner, element, 1))
 }
 
 func (g *generator) inList(owner reflect.Type, f jsonField, t reflect.Type, list []any, path []any) edit {
 	element := jsonField{f.name, t.Elem(), true}
 	switch n := g.IntN(100); {
 	case len(list) == 0 || n < 10:
-		return set1(append(path, len(list)), g.fill(owner, element, 1))
+		return setField(append(path, len(list)), g.fill(owner, element, 1))
 	case n < 20:
-		return set1(append(path, len(list)), list[g.IntN(len(list))]) // a duplicate
+		return setField(append(path, len(list)), list[g.IntN(len(list))]) // a duplicate
 	case n < 22:
-		return set1(path, []any{})
+		return setField(path, []any{})
 	case n < 24: // many
 		var many []any
 		for range []int{20, 70, 130}[g.IntN(3)] {
 			many = append(many, list[0])
 		}
-		return set1(path, many)
+		return setField(path, many)
 	}
 	i := g.IntN(len(list))
 	return g.descend(owner, element, list[i], append(path, i))
@@ -285,7 +285,7 @@ func (g *generator) text(owner reflect.Type, f jsonField) string {
 	if values := g.enums[modelName(owner)+"."+f.name]; len(values) > 0 && g.chance(75) {
 		return pick(g, values)
 	}
-	if values := words[f.name]; len(values) > 0 && g.chance(75) {
+	if values := words()[f.name]; len(values) > 0 && g.chance(75) {
 		return pick(g, values)
 	}
 	return pick(g, anywhere)
@@ -339,7 +339,8 @@ func deref(t reflect.Type) reflect.Type {
 func isLeaf(t reflect.Type) bool {
 	switch t {
 	case reflect.TypeFor[resource.Quantity](), reflect.TypeFor[intstr.IntOrString](), reflect.TypeFor[metav1.Time](),
-		reflect.TypeFor[metav1.MicroTime](), reflect.TypeFor[metav1.Duration](), reflect.TypeFor[runtime.RawExtension]():
+		reflect.TypeFor[metav1.MicroTime](), reflect.TypeFor[metav1.Duration](),
+		reflect.TypeFor[runtime.RawExtension]():
 		return true
 	}
 	switch t.Kind() {

@@ -19,7 +19,7 @@ func normalize(k *kind, object, sent map[string]any) {
 		delete(metadata, name)
 	}
 	sentMetadata, _ := sent["metadata"].(map[string]any)
-	if text1(sentMetadata, "name") == "" {
+	if stringField(sentMetadata, "name") == "" {
 		delete(metadata, "name")
 	}
 	spec, _ := object["spec"].(map[string]any)

@@ -86,7 +86,7 @@ func storedEdits(sent, stored map[string]any) (out []edit) {
 			out = append(out, edit{Path: c.path, Remove: true})
 			continue
 		}
-		out = append(out, set1(c.path, c.now))
+		out = append(out, setField(c.path, c.now))
 	}
 	return out
 }

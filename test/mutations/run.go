@@ -124,8 +124,9 @@ type run struct {
 // compareBase compares how the servers have stored a base.
 func (r *run) compareBase(b *base) {
 	if r.oracle.errs[b.id] != r.tested.errs[b.id] {
-		r.add(groupKey{b.kind.name(), "base", "", "rejected"}, fmt.Sprintf("%s\n      kube-apiserver: %s\n      berth-control: %s",
-			b.id, r.oracle.errs[b.id], r.tested.errs[b.id]))
+		r.add(groupKey{b.kind.name(), "base", "", "rejected"},
+			fmt.Sprintf("%s\n      kube-apiserver: %s\n      berth-control: %s", b.id, r.oracle.errs[b.id],
+				r.tested.errs[b.id]))
 	}
 	was, now := r.oracle.current[b.id], r.tested.current[b.id]
 	if was == nil || now == nil {

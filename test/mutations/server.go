@@ -101,7 +101,7 @@ func (b *base) collection() string {
 		path = "/api/" + b.kind.Version
 	}
 	if b.kind.Namespaced {
-		path += "/namespaces/" + text1(b.metadata(), "namespace")
+		path += "/namespaces/" + stringField(b.metadata(), "namespace")
 	}
 	return path + "/" + b.kind.Resource
 }
@@ -111,13 +111,13 @@ func (b *base) metadata() map[string]any {
 	return m
 }
 
-func (b *base) resource() string { return b.collection() + "/" + text1(b.metadata(), "name") }
+func (b *base) resource() string { return b.collection() + "/" + stringField(b.metadata(), "name") }
 
 // forCreate returns the object that mutations create: the base with another name.
 func (b *base) forCreate() map[string]any {
 	out := copyJSON(b.object).(map[string]any)
 	m := out["metadata"].(map[string]any)
-	m["name"] = newName(text1(m, "name"))
+	m["name"] = newName(stringField(m, "name"))
 	return out
 }
 

@@ -1,139 +1,46 @@
 package mutations
 
-import "strings"
+import (
+	_ "embed"
+	"strings"
+	"sync"
 
-// words are values for fields with a name, valid ones and invalid ones.
-var words = map[string][]string{
-	"timeZone":                      {"Europe/Berlin", "Europe/Berln", "UTC", "Local", "", "../etc", "utc", "America/New York"},
-	"schedule":                      {"@hourly", "0 0 1 1 *", "61 * * * *", "TZ=UTC * * * * *", "CRON_TZ=UTC 0 * * * *", "* * *", "@every 1h", "", "*/0 * * * *", "0 0 31 2 *"},
-	"succeededIndexes":              {"0-2", "2", "3", "2-1", "0,0", "0-1,1-2", "a", "", "1-", "0,2", "5-6", "-1", "0-1-2", "01"},
-	"completedIndexes":              {"0-2", "3", "2-1", "0,0", "a", "", "0,2"},
-	"failedIndexes":                 {"0-2", "3", "2-1", "0,0", "a", "", "1"},
-	"managedBy":                     {"kubernetes.io/job-controller", "example.com/other", "name", "", "a/b/c", "EXAMPLE.com/x", "/x"},
-	"operator":                      {"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Equal", "in", ""},
-	"effect":                        {"NoSchedule", "NoExecute", "PreferNoSchedule", "None", "Never", ""},
-	"protocol":                      {"TCP", "UDP", "SCTP", "tcp", "HTTP", ""},
-	"restartPolicy":                 {"Always", "Never", "OnFailure", "always", ""},
-	"apiGroup":                      {"", "apps", "rbac.authorization.k8s.io", "Example.com", "a b"},
-	"apiVersion":                    {"v1", "apps/v1", "a/b/c", "", "V1"},
-	"kind":                          {"Deployment", "Role", "ClusterRole", "User", "Group", "ServiceAccount", "a b", ""},
-	"ip":                            {"192.0.2.3", "2001:db8::1", "127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0", "256.1.1.1", "010.0.0.1", "", "a"},
-	"ips":                           {"192.0.2.3/24", "192.0.2.3", "2001:db8::1/64", "10.0.0.1/33"},
-	"addresses":                     {"192.0.2.3", "2001:db8::1", "127.0.0.1", "256.1.1.1", "www.example.com", "010.0.0.1"},
-	"cidr":                          {"192.0.2.0/24", "192.0.2.1/24", "2001:db8::/32", "10.0.0.0/33", "10.0.0.0", "", "010.0.0.0/8"},
-	"cidrs":                         {"10.201.0.0/16", "10.201.0.1/16", "2001:db8::/112", "10.0.0.0/33", "a"},
-	"podCIDR":                       {"10.244.9.0/24", "10.0.0.0/33", "2001:db8::/64"},
-	"podCIDRs":                      {"10.244.9.0/24", "10.0.0.0/33", "2001:db8::/64"},
-	"except":                        {"192.0.2.16/29", "198.51.100.0/24", "a", "192.0.2.0/24"},
-	"loadBalancerSourceRanges":      {"10.0.0.0/8", "10.0.0.1/8", "a", " 10.0.0.0/8"},
-	"externalIPs":                   {"198.51.100.3", "127.0.0.1", "a", "::1"},
-	"clusterIP":                     {"None", "", "10.96.7.7", "1.1.1.1", "a", "fd00::1"},
-	"clusterIPs":                    {"None", "", "10.96.7.7", "1.1.1.1", "a"},
-	"loadBalancerIP":                {"198.51.100.3", "a"},
-	"hostname":                      {"web", "web.example.com", "Web", "-a"},
-	"host":                          {"a.example.com", "*.example.com", "*", "a.*.com", "192.0.2.1", "A.com", ""},
-	"hosts":                         {"a.example.com", "*.example.com", "*", "192.0.2.1", "A.com"},
-	"externalName":                  {"www.example.com", "www.example.com.", "192.0.2.1", "a_b", ""},
-	"path":                          {"/", "/a", "a/b", "../a", "a/../b", "", "/a//b", "/a/%2f", ".."},
-	"mountPath":                     {"/a", "a", "", "/data", "c:/d"},
-	"subPath":                       {"a", "/a", "../b", "a/..b"},
-	"pathType":                      {"Exact", "Prefix", "ImplementationSpecific", "exact", ""},
-	"fieldPath":                     {"metadata.name", "spec.nodeName", "status.podIP", "metadata.labels['a']", "metadata.annotations['A B']", "spec.x", ""},
-	"resource":                      {"limits.cpu", "requests.memory", "limits.hugepages-2Mi", "pods", "x", ""},
-	"resources":                     {"pods", "*", "pods/*", "*/scale", "pods/log", ""},
-	"verbs":                         {"get", "*", "GET", ""},
-	"nonResourceURLs":               {"/a", "*", "/a/*", "a", "/*/b", ""},
-	"usages":                        {"digital signature", "key encipherment", "server auth", "bogus"},
-	"signerName":                    {"example.com/other", "kubernetes.io/kube-apiserver-client", "kubernetes.io/legacy-unknown", "a", "example.com/", "A.com/b"},
-	"expression":                    {"true", "1", "object.spec.x > 1", "object.", "variables.v", "params.a == 1", "", "device.driver == 'a'", "'a'", "[1,2].all(x, x > 0)"},
-	"valueExpression":               {"'a'", "1", "null", "object.", ""},
-	"messageExpression":             {"'a'", "1", "object.", ""},
-	"annotations":                   {"a", ""},
-	"finalizers":                    {"example.com/x", "kubernetes", "foregroundDeletion", "orphan", "a/b/c", "A b", "x"},
-	"type":                          {"Ready", "Resource", "Utilization", "Opaque", "kubernetes.io/tls", "example.com/a", "a b", ""},
-	"accessModes":                   {"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod", "Never"},
-	"topologyKey":                   {"zone", "kubernetes.io/hostname", "a b", "", "topology.kubernetes.io/zone"},
-	"key":                           {"a", "example.com/a", "a b", "", "-a", "node.kubernetes.io/not-ready", "metadata.name"},
-	"driver":                        {"csi.example.com", "A.example.com", "a_b", "", "d"},
-	"driverName":                    {"csi.example.com", "A.example.com", "a_b", ""},
-	"provisioner":                   {"csi.example.com", "kubernetes.io/no-provisioner", "A b", "", "example.com/x"},
-	"attacher":                      {"csi.example.com", "A b", ""},
-	"handler":                       {"runc", "A", "a.b", ""},
-	"controller":                    {"example.com/a", "a", "a/b/c", ""},
-	"url":                           {"https://a.example.com/x", "http://a", "https://a?b=c", "https://u@a", "https://%zz", ""},
-	"version":                       {"1.2.3", "v1", "1.2", ""},
-	"image":                         {"web", "Web:1", " web", "", "a@sha256:1"},
-	"podManagementPolicy":           {"OrderedReady", "Parallel", "x"},
-	"appProtocol":                   {"http", "kubernetes.io/h2c", "a b", "", "a/b/c"},
-	"nodeName":                      {"n1", "N_1", ""},
-	"serviceName":                   {"web", "Web", "", "a.b"},
-	"matchAttribute":                {"d.example.com/numa", "numa", "a/b/c", "D.com/x"},
-	"scopes":                        {"Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass", "CrossNamespacePodAffinity", "x"},
-	"scopeName":                     {"Terminating", "BestEffort", "PriorityClass", "CrossNamespacePodAffinity", "VolumeAttributesClass", "x"},
-	"fsType":                        {"ext4", ""},
-	"priorityClassName":             {"system-cluster-critical", "none", "A b"},
-	"iqn":                           {"iqn.2026-01.com.example:b", "eui.0123456789abcdef", "naa.0123", "iqn.x", ""},
-	"whenUnsatisfiable":             {"DoNotSchedule", "ScheduleAnyway", "x", ""},
-	"name":                          {"a", "web", "A", "a.b", "a_b", "", "-a", "net.ipv4.ip_forward", "kernel.shm_rmid_forced", "cpu", "memory", "example.com/gpu"},
-	"parameterNotFoundAction":       {"Allow", "Deny", "x"},
-	"validationActions":             {"Deny", "Warn", "Audit", "x"},
-	"admissionReviewVersions":       {"v1", "v1beta1", "v9", "V 1", ""},
-	"operations":                    {"CREATE", "*", "create", "CONNECT", ""},
-	"extendedResourceName":          {"example.com/x", "cpu", "a b", "kubernetes.io/x"},
-	"request":                       {"LS0t", ""},
-	"level":                         {"s0", "s0:c1"},
-	"sysctls":                       {"kernel.msg*"},
-	"ipFamilies":                    {"IPv4", "IPv6", "x", ""},
-	"reportingController":           {"example.com/c", "a b", ""},
-	"resourceFieldRef":              {"limits.cpu"},
-	"ordinals":                      {},
-	"deprecatedServiceAccount":      {"s"},
-	"localhostProfile":              {"a.json", "/a", "../a", ""},
-	"mountOptions":                  {"ro", "x=y"},
-	"namespace":                     {"mutations", "other", "A b", ""},
-	"volumeName":                    {"v", "A b"},
-	"storageClassName":              {"slow", "A b", ""},
-	"volumeAttributesClassName":     {"gold", "A b", ""},
-	"secretName":                    {"s", "A b", ""},
-	"podIP":                         {"10.244.0.6", "a", ""},
-	"hostIP":                        {"192.0.2.4", "a", ""},
-	"lastTransitionTime":            {"2026-01-01T00:00:00Z"},
-	"maxSurge":                      {},
-	"apiGroups":                     {"", "apps", "*", "a b"},
-	"apiVersions":                   {"v1", "*", ""},
-	"reason":                        {"Reason", "Invalid", "", "a b", "Teapot"},
-	"status":                        {"True", "False", "Unknown", "Maybe", ""},
-	"phase":                         {"Active", "Pending", "Bound", "Running", "Succeeded", "x", ""},
-	"parentRef":                     {},
-	"distinctAttribute":             {"d.example.com/numa", "numa"},
-	"resourceVersion":               {"1"},
-	"imagePullPolicy":               {"Always", "Never", "IfNotPresent", "x", ""},
-	"trustBundle":                   {"a", ""},
-	"unhealthyPodEvictionPolicy":    {"IfHealthyBudget", "AlwaysAllow", "x", ""},
-	"volumeMode":                    {"Filesystem", "Block", "x", ""},
-	"persistentVolumeReclaimPolicy": {"Retain", "Delete", "Recycle", "x", ""},
-}
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed words.yaml
+var wordsText []byte
+
+// words returns values for fields with a name, valid ones and invalid ones.
+var words = sync.OnceValue(func() (out map[string][]string) {
+	if err := yaml.Unmarshal(wordsText, &out); err != nil {
+		panic("words.yaml: " + err.Error()) // it is a part of this package
+	}
+	return out
+})
 
 // anywhere are values for any string: labels, names, numbers, and what is too long for them.
 var anywhere = []string{
 	"", "a", "web", "A_B", "a.b", "a/b", "-a", "a-", " ", "a b", "ä", "..", "0", "100%", "1.5", "a\nb", "*", "true",
 	strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a", 253), strings.Repeat("a", 254),
-	strings.Repeat("a.", 126) + "a", "example.com/" + strings.Repeat("a", 64), "example.com/a", "a/b/c", "kubernetes.io/a",
+	strings.Repeat("a.", 126) + "a",
+	"example.com/" + strings.Repeat("a", 64), "example.com/a", "a/b/c", "kubernetes.io/a",
 }
 
 // keys are keys of maps.
-var keys = []string{"a", "example.com/a", "a b", "-a", "", "a/b/c", "/a", "A", "ä", strings.Repeat("a", 64), "kubernetes.io/a",
-	"app", "..", ".a", "node.kubernetes.io/x", "storage", "cpu", "memory", "example.com/gpu", "hugepages-2Mi", "pods",
+var keys = []string{"a", "example.com/a", "a b", "-a", "", "a/b/c", "/a", "A", "ä", strings.Repeat("a", 64),
+	"kubernetes.io/a", "app", "..", ".a", "node.kubernetes.io/x", "storage", "cpu",
+	"memory", "example.com/gpu", "hugepages-2Mi", "pods",
 	"requests.cpu", "ephemeral-storage", "cpu2"}
 
 var numbers = []string{"0", "-1", "1", "2", "3", "5", "10", "80", "100", "101", "255", "300", "3600", "65535", "65536",
 	"1000000", "2147483647", "-2147483648", "2147483648", "1.5", `"1"`}
 
-var quantities = []string{"0", "-1", "1", "1.5", "100m", "1Ki", "2Gi", "20Gi", "1m", "0.0001", "abc", "1e", "", "9999999999999999999",
-	"1Zi", "+5", " 1"}
+var quantities = []string{"0", "-1", "1", "1.5", "100m", "1Ki", "2Gi", "20Gi", "1m", "0.0001", "abc", "1e", "",
+	"9999999999999999999", "1Zi", "+5", " 1"}
 
-var numbersOrPercents = []string{"0", "-1", "1", "2", "65536", "80", `"50%"`, `"101%"`, `"0%"`, `"-5%"`, `"abc"`, `"http"`, `""`,
-	`"1"`, `"a-very-long-port-name"`, "1.5"}
+var numbersOrPercents = []string{"0", "-1", "1", "2", "65536", "80", `"50%"`, `"101%"`, `"0%"`, `"-5%"`, `"abc"`,
+	`"http"`, `""`, `"1"`, `"a-very-long-port-name"`, "1.5"}
 
 var times = []string{"2026-01-01T00:00:00Z", "2030-01-01T00:00:00.000001Z", "yesterday", "", "2026-13-01T00:00:00Z"}
 

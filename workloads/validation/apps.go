@@ -205,7 +205,8 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 func (k *validator) daemonSetSelector(d *appsv1.DaemonSet) {
 	at, s := spec().Child("selector"), d.Spec.Selector
 	k.Selector(at, s)
-	if parsed, err := metav1.LabelSelectorAsSelector(s); err == nil && !parsed.Matches(labels.Set(d.Spec.Template.Labels)) {
+	parsed, err := metav1.LabelSelectorAsSelector(s)
+	if err == nil && !parsed.Matches(labels.Set(d.Spec.Template.Labels)) {
 		k.Invalid(spec().Child("template", "metadata", "labels"), d.Spec.Template.Labels,
 			"`selector` does not match template `labels`")
 	}

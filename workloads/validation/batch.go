@@ -105,7 +105,8 @@ func defaultFailures(s *batchv1.JobSpec) {
 
 // generatedLabels returns the labels that identify the pods of a Job.
 func generatedLabels(j *batchv1.Job) labels.Set {
-	return labels.Set{controllerUID: string(j.UID), jobName: j.Name, "controller-uid": string(j.UID), "job-name": j.Name}
+	uid := string(j.UID)
+	return labels.Set{controllerUID: uid, jobName: j.Name, "controller-uid": uid, "job-name": j.Name}
 }
 
 // generateJobSelector sets a selector with the Job's UID, unless the Job has a manual selector.
@@ -158,7 +159,8 @@ func (k *validator) generatedSelector(j *batchv1.Job) {
 	}
 	generated := generatedLabels(j)
 	for _, key := range slices.Sorted(maps.Keys(generated)) {
-		at, problem := spec().Child("template", "metadata", "labels").Key(key), fmt.Sprintf("must be '%s'", generated[key])
+		at := spec().Child("template", "metadata", "labels").Key(key)
+		problem := fmt.Sprintf("must be '%s'", generated[key])
 		if value, ok := j.Spec.Template.Labels[key]; !ok {
 			k.Required(at, problem)
 		} else if value != generated[key] {
