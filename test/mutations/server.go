@@ -81,8 +81,8 @@ func (s *server) create(ctx context.Context, b *base) error {
 	if want, ok := b.object["status"]; ok && b.kind.HasStatus && j.object != nil {
 		object := copyJSON(j.object).(map[string]any)
 		object["status"] = want
-		if m, ok := object["metadata"].(map[string]any); ok {
-			delete(m, "resourceVersion") // the server may write the status too
+		if m, ok := object["metadata"].(map[string]any); ok && b.kind.Group == "flowcontrol.apiserver.k8s.io" {
+			delete(m, "resourceVersion") // the server writes the status too
 		}
 		if j, err = s.send(ctx, http.MethodPut, b.resource()+"/status", object); err != nil {
 			return err
