@@ -27,7 +27,7 @@ func schedulingKinds() []*Kind {
 		},
 		{
 			GroupVersion: schedulingv1.SchemeGroupVersion, Resource: "priorityclasses", Singular: "priorityclass",
-			ShortNames: []string{"pc"}, ClusterScoped: true,
+			ShortNames: []string{"pc"}, ClusterScoped: true, Generation: true,
 			New:     func() runtime.Object { return &schedulingv1.PriorityClass{} },
 			NewList: func() runtime.Object { return &schedulingv1.PriorityClassList{} },
 		},
@@ -119,10 +119,10 @@ func storageKinds() []*Kind {
 		},
 		{
 			GroupVersion: v1, Resource: "csidrivers", Singular: "csidriver", ClusterScoped: true,
-			RequireResourceVersion: true,
-			New:                    func() runtime.Object { return &storagev1.CSIDriver{} },
-			NewList:                func() runtime.Object { return &storagev1.CSIDriverList{} },
-			StoredOnlyWarning:      storedOnlyWarning("CSI drivers"),
+			Generation: true, RequireResourceVersion: true,
+			New:               func() runtime.Object { return &storagev1.CSIDriver{} },
+			NewList:           func() runtime.Object { return &storagev1.CSIDriverList{} },
+			StoredOnlyWarning: storedOnlyWarning("CSI drivers"),
 		},
 		{
 			GroupVersion: v1, Resource: "volumeattachments", Singular: "volumeattachment", ClusterScoped: true,

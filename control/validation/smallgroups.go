@@ -34,6 +34,11 @@ var smallGroupRules = map[schema.GroupKind]rules.Rules{
 	{Group: "events.k8s.io", Kind: "Event"}: definition[*corev1.Event]{Validate: (*validator).event,
 		ValidateCreate: (*validator).newEvent, ValidateUpdate: (*validator).eventChange}.Rules(newValidator),
 	{Group: "coordination.k8s.io", Kind: "Lease"}: definition[*coordinationv1.Lease]{
+		// Coordinated leader election is not enabled by default.
+		Prepare: func(l *coordinationv1.Lease) { l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil },
+		PrepareUpdate: func(l, _ *coordinationv1.Lease) {
+			l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil
+		},
 		Validate: func(k *validator, l *coordinationv1.Lease) {
 			rules.Positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
 			rules.NotNegative(k, spec.Child("leaseTransitions"), l.Spec.LeaseTransitions)

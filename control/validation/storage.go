@@ -283,6 +283,7 @@ func defaultDriver(d *storagev1.CSIDriver) {
 	}
 	rules.SetIfNil(&s.RequiresRepublish, false)
 	rules.SetIfNil(&s.SELinuxMount, false)
+	rules.SetIfNil(&s.PreventPodSchedulingIfMissing, false)
 }
 
 func (k *validator) csiNode(n *storagev1.CSINode) {

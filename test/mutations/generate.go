@@ -78,7 +78,8 @@ func (g *generator) root(k *kind, verb string, object map[string]any) edit {
 	value, present := object[f.name]
 	path := []any{f.name}
 	if f.name == "metadata" {
-		return g.metadata(verb, value.(map[string]any))
+		m, _ := value.(map[string]any)
+		return g.metadata(verb, m)
 	}
 	if !present {
 		return setField(path, g.fill(k.Type, f, 0))
@@ -124,14 +125,16 @@ func (g *generator) descend(owner reflect.Type, f jsonField, value any, path []a
 	case n < 16 || isLeaf(t):
 		return setField(path, g.fill(owner, f, 0))
 	}
-	switch v := value.(type) {
-	case map[string]any:
-		if t.Kind() == reflect.Map {
-			return g.inMap(owner, f, t, v, path)
-		}
-		return g.inStruct(t, v, path)
-	case []any:
-		return g.inList(owner, f, t, v, path)
+	// A former edit may have set a value of another type.
+	object, isObject := value.(map[string]any)
+	list, isList := value.([]any)
+	switch {
+	case isObject && t.Kind() == reflect.Map:
+		return g.inMap(owner, f, t, object, path)
+	case isObject && t.Kind() == reflect.Struct:
+		return g.inStruct(t, object, path)
+	case isList && t.Kind() == reflect.Slice:
+		return g.inList(owner, f, t, list, path)
 	}
 	return setField(path, g.fill(owner, f, 0))
 }

@@ -1,7 +1,8 @@
 package mutations
 
 import (
-	"fmt"
+	"bytes"
+	"encoding/json"
 	"maps"
 	"reflect"
 	"regexp"
@@ -12,9 +13,10 @@ import (
 // tokenVolume matches the random names of token volumes.
 var tokenVolume = regexp.MustCompile(`^kube-api-access-[a-z0-9]{5}$`)
 
-// normalize removes from a stored object what servers generate.
-func normalize(k *kind, object, sent map[string]any) {
+// normalize removes from a stored object what servers generate. What the edits set is kept.
+func normalize(k *kind, object, sent map[string]any, edits []edit) {
 	metadata, _ := object["metadata"].(map[string]any)
+	uid := stringField(metadata, "uid")
 	for _, name := range []string{"uid", "resourceVersion", "creationTimestamp", "managedFields", "selfLink"} {
 		delete(metadata, name)
 	}
@@ -23,81 +25,60 @@ func normalize(k *kind, object, sent map[string]any) {
 		delete(metadata, "name")
 	}
 	spec, _ := object["spec"].(map[string]any)
-	sentSpec, _ := sent["spec"].(map[string]any)
 	switch k.Kind {
 	case "Service":
-		normalizeService(spec, sentSpec)
+		normalizeService(spec, edits)
 	case "CertificateSigningRequest": // the requesting user
 		for _, name := range []string{"username", "uid", "groups", "extra"} {
 			delete(spec, name)
 		}
-	case "Job": // the UID of the Job
-		removeGenerated(object, sent)
 	}
-	normalizeValue(object)
+	normalizeValue(object, uid)
 }
 
-func normalizeService(spec, sent map[string]any) {
-	if spec == nil {
-		return
+// normalizeService replaces allocated addresses and ports.
+func normalizeService(spec map[string]any, edits []edit) {
+	allocated := func(value any) bool {
+		text, err := json.Marshal(value)
+		return err == nil && value != nil && value != "None" && value != "" &&
+			!slices.ContainsFunc(edits, func(e edit) bool { return bytes.Contains(e.Value, text) })
 	}
-	for _, name := range []string{"clusterIP", "clusterIPs", "healthCheckNodePort"} {
-		if _, ok := spec[name]; ok && !reflect.DeepEqual(spec[name], sent[name]) {
+	for _, name := range []string{"clusterIP", "healthCheckNodePort"} {
+		if allocated(spec[name]) {
 			spec[name] = "allocated"
 		}
 	}
-	given := map[string]bool{}
-	sentPorts, _ := sent["ports"].([]any)
-	for _, p := range sentPorts {
-		if p, ok := p.(map[string]any); ok {
-			given[fmt.Sprint(p["nodePort"])] = true
+	addresses, _ := spec["clusterIPs"].([]any)
+	for i := range addresses {
+		if allocated(addresses[i]) {
+			addresses[i] = "allocated"
 		}
 	}
 	ports, _ := spec["ports"].([]any)
 	for _, p := range ports {
-		if p, ok := p.(map[string]any); ok && p["nodePort"] != nil && !given[fmt.Sprint(p["nodePort"])] {
+		if p, ok := p.(map[string]any); ok && allocated(p["nodePort"]) {
 			p["nodePort"] = "allocated"
 		}
 	}
 }
 
-// generatedLabels are the labels with the UID of a Job.
-var generatedLabels = []string{"controller-uid", "batch.kubernetes.io/controller-uid"}
-
-// removeGenerated replaces the UID of a Job in its selector and labels.
-func removeGenerated(object, sent map[string]any) {
-	var visit func(now, before any)
-	visit = func(now, before any) {
-		object, ok := now.(map[string]any)
-		if !ok {
-			return
-		}
-		other, _ := before.(map[string]any)
-		for name, value := range object {
-			if slices.Contains(generatedLabels, name) && !reflect.DeepEqual(value, other[name]) {
-				object[name] = "generated"
-				continue
-			}
-			visit(value, other[name])
-		}
-	}
-	visit(object, sent)
-}
-
-// normalizeValue replaces the current time and random names in a value, and returns it.
-func normalizeValue(v any) any {
+// normalizeValue replaces the current time, the object's UID and random names in a value, and returns it.
+func normalizeValue(v any, uid string) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, value := range v {
-			v[name] = normalizeValue(value)
+			v[name] = normalizeValue(value, uid)
 		}
 	case []any:
 		for i, value := range v {
-			v[i] = normalizeValue(value)
+			v[i] = normalizeValue(value, uid)
 		}
 	case string:
 		if at, err := time.Parse(time.RFC3339Nano, v); err == nil && time.Since(at).Abs() < time.Hour {
 			return "now"
+		}
+		if uid != "" && v == uid {
+			return "uid"
 		}
 		if tokenVolume.MatchString(v) {
 			return "kube-api-access"

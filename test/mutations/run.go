@@ -135,7 +135,7 @@ func (r *run) compareBase(b *base) {
 	both := [2]*judgement{}
 	for i, object := range []map[string]any{was, now} {
 		both[i] = &judgement{Code: http.StatusOK, object: copyJSON(object).(map[string]any)}
-		normalize(b.kind, both[i].object, b.object)
+		normalize(b.kind, both[i].object, b.object, nil)
 	}
 	for _, key := range compare(both[0], both[1]) {
 		key.kind, key.verb = b.kind.name(), "base"

@@ -150,9 +150,9 @@ func (s *server) judge(ctx context.Context, b *base, m *mutation) (*judgement, b
 		return nil, false, err
 	}
 	if j.object != nil {
-		normalize(b.kind, j.object, sent)
+		normalize(b.kind, j.object, sent, m.Edits)
 		j.sent = copyJSON(sent).(map[string]any)
-		normalize(b.kind, j.sent, sent)
+		normalize(b.kind, j.sent, sent, m.Edits)
 	}
 	return j, true, nil
 }

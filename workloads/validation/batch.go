@@ -43,8 +43,12 @@ func batchRules(kind string) (rules.Rules, bool) {
 	switch kind {
 	case "Job":
 		return definition[*batchv1.Job]{
-			SetDefaults:    defaultJob,
-			Prepare:        generateJobSelector,
+			SetDefaults: defaultJob,
+			Prepare: func(j *batchv1.Job) {
+				j.Spec.Scheduling = nil // not enabled by default
+				generateJobSelector(j)
+			},
+			PrepareUpdate:  func(j, _ *batchv1.Job) { j.Spec.Scheduling = nil },
 			Validate:       (*validator).job,
 			ValidateCreate: func(k *validator, j *batchv1.Job) { k.generatedSelector(j); k.podHostnames(j) },
 			ValidateUpdate: (*validator).jobChange,
@@ -77,8 +81,7 @@ func defaultJob(j *batchv1.Job) {
 	}
 	rules.SetIfNil(&s.BackoffLimit, 6)
 	if len(j.Labels) == 0 && len(s.Template.Labels) > 0 {
-		j.Labels = map[string]string{}
-		maps.Copy(j.Labels, s.Template.Labels)
+		j.Labels = s.Template.Labels // one map, as upstream: generateJobSelector adds to both
 	}
 	rules.SetIfNil(&s.CompletionMode, batchv1.NonIndexedCompletion)
 	rules.SetIfNil(&s.Suspend, false)

@@ -40,7 +40,10 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 	rules.SetIfNil(&s.Spec.RevisionHistoryLimit, 10)
 	podspec.SetTemplateDefaults(&s.Spec.Template)
 	for i := range s.Spec.VolumeClaimTemplates {
-		podspec.SetClaimDefaults(&s.Spec.VolumeClaimTemplates[i])
+		c := &s.Spec.VolumeClaimTemplates[i]
+		rules.SetIfZero(&c.APIVersion, "v1")
+		rules.SetIfZero(&c.Kind, "PersistentVolumeClaim")
+		podspec.SetClaimDefaults(c)
 	}
 }
 
