@@ -197,6 +197,7 @@ var sharedInformers = map[schema.GroupResource]bool{
 	{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}:                   true,
 	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                          true,
 	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:                        true,
+	{Group: "storage.k8s.io", Resource: "storageclasses"}:                            true,
 }
 
 // informer returns the shared informer of a resource, or a metadata-only one.
