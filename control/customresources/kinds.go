@@ -57,7 +57,9 @@ func newKinds(from *definitions, in MetadataStore, log *slog.Logger) *Kinds {
 			cache.SharedIndexInformerOptions{ObjectDescription: "metadata of " + of.String()}), nil
 	}
 	return &Kinds{definitions: from, store: in, known: make(chan struct{}),
-		set: dynamickinds.New[types.UID](open, func(err error) { log.Error("custom resource not watched", "err", err) })}
+		set: dynamickinds.New[types.UID](open, func(err error) {
+			log.Error("custom resource not watched", "err", err)
+		})}
 }
 
 // Definitions returns the shared informer of the definitions. They have no schemas.

@@ -11,7 +11,8 @@ func TestVolumePhaseTransitionTime(t *testing.T) {
 	t.Parallel()
 	first, given := metav1.Unix(1000, 0), metav1.Unix(2000, 0)
 	volume := func(phase corev1.PersistentVolumePhase, at *metav1.Time) *corev1.PersistentVolume {
-		return &corev1.PersistentVolume{Status: corev1.PersistentVolumeStatus{Phase: phase, LastPhaseTransitionTime: at}}
+		return &corev1.PersistentVolume{
+			Status: corev1.PersistentVolumeStatus{Phase: phase, LastPhaseTransitionTime: at}}
 	}
 	old := volume(corev1.VolumeAvailable, &first)
 	for name, tc := range map[string]struct {

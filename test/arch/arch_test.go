@@ -187,8 +187,8 @@ var allowedImports = map[string][]string{
 	"control/scheduler/placement": {"admission", "podspec", "control/volumes"},
 	"control/volumes":             {},
 	"control/controllers": {
-		"admission", "podspec", "control/dynamickinds", "control/loadbalancer", "control/metrics/subsystem", "control/pki",
-		"control/quota", "control/volumes", "workloads", "workloads/deployment", "workloads/statefulset",
+		"admission", "podspec", "control/dynamickinds", "control/loadbalancer", "control/metrics/subsystem",
+		"control/pki", "control/quota", "control/volumes", "workloads", "workloads/deployment", "workloads/statefulset",
 		"workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
 		"workloads/autoscaling",
 	},

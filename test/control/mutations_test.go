@@ -16,8 +16,8 @@ func TestSameJudgementAsKubernetes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if count < 1000 {
-		t.Errorf("%d recorded mutations, want at least 1000", count)
+	if count < 1900 {
+		t.Errorf("%d recorded mutations, want at least 1900", count)
 	}
 	const most = 20
 	for i, text := range different {

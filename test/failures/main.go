@@ -53,7 +53,8 @@ var (
 	// logLine is a line of a log that a test repeats with t.Log.
 	logLine = regexp.MustCompile(`^\s+[\w-]+\.go:\d+: (time=|level=|agent log:)`)
 	// crash is a line that the test framework or the Go runtime prints for a failure.
-	crash = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE|\*\*\* Test killed|FAIL\s)|test timed out|DATA RACE`)
+	crash = regexp.MustCompile(
+		`^(panic: |fatal error: |\*\*\* Test killed|FAIL\s)|test timed out|DATA RACE`)
 )
 
 // summarize writes the relevant lines of each failed test. A failed package without a failed test counts as a test.

@@ -121,7 +121,8 @@ func describe(m *mutation, oracle, tested *judgement) string {
 	fmt.Fprintf(&out, "%s", m)
 	for i, j := range []*judgement{oracle, tested} {
 		if j.message != "" {
-			fmt.Fprintf(&out, "\n      %s: %s", [...]string{"kube-apiserver", "berth-control"}[i], shortenTo(j.message, 600))
+			fmt.Fprintf(&out, "\n      %s: %s", [...]string{"kube-apiserver", "berth-control"}[i],
+				shortenTo(j.message, 600))
 		}
 	}
 	if oracle.object != nil && tested.object != nil {

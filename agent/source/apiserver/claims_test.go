@@ -1,12 +1,10 @@
 package apiserver
 
 import (
-	"context"
 	"net/http"
 	"path"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,11 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"berth/agent/plan"
 	"berth/agent/source"
-	"berth/internal/apiclient"
 )
 
 // claimServer answers requests for a claim and its volume, and counts them.
@@ -64,22 +60,7 @@ func TestClaimIsRequestedUntilItIsBound(t *testing.T) {
 					PersistentVolumeSource: corev1.PersistentVolumeSource{
 						Local: &corev1.LocalVolumeSource{Path: "/mnt/disk"}}}},
 		}
-		c, err := apiclient.New(apiclient.Options{Config: &rest.Config{Host: "http://192.0.2.1",
-			WrapTransport: func(http.RoundTripper) http.RoundTripper { return fake }}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := New(Options{Client: c, NodeName: "n"})
-		ctx, cancel := context.WithCancel(t.Context())
-		var last atomic.Pointer[source.Snapshot]
-		ended := make(chan error)
-		go func() { ended <- s.Run(ctx, func(snap source.Snapshot) { last.Store(&snap) }) }()
-		t.Cleanup(func() {
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		})
+		last := startSource(t, fake)
 		current := func() (plan.Object, int) {
 			time.Sleep(maxTokenRetry)
 			synctest.Wait()

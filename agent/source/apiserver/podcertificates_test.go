@@ -85,6 +85,28 @@ func respond(r *http.Request, o runtime.Object) (*http.Response, error) {
 		Body: io.NopCloser(bytes.NewReader(text)), Request: r}, err
 }
 
+// startSource runs a source that gets its answers from a server, until the test ends. It returns the last snapshot.
+func startSource(t *testing.T, from http.RoundTripper) *atomic.Pointer[source.Snapshot] {
+	t.Helper()
+	c, err := apiclient.New(apiclient.Options{Config: &rest.Config{Host: "http://192.0.2.1",
+		WrapTransport: func(http.RoundTripper) http.RoundTripper { return from }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Options{Client: c, NodeName: "n"})
+	ctx, cancel := context.WithCancel(t.Context())
+	var last atomic.Pointer[source.Snapshot]
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx, func(snap source.Snapshot) { last.Store(&snap) }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return &last
+}
+
 // runWithSigner runs a source with a pod that has a podCertificate source. It returns the current object, and the
 // requests until now.
 func runWithSigner(t *testing.T, end func(*certsv1.PodCertificateRequest)) (current func() plan.Object,
@@ -100,22 +122,7 @@ func runWithSigner(t *testing.T, end func(*certsv1.PodCertificateRequest)) (curr
 		}}},
 	}}}
 	fake := &signer{server: server{pod}, end: end}
-	c, err := apiclient.New(apiclient.Options{Config: &rest.Config{Host: "http://192.0.2.1",
-		WrapTransport: func(http.RoundTripper) http.RoundTripper { return fake }}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := New(Options{Client: c, NodeName: "n"})
-	ctx, cancel := context.WithCancel(t.Context())
-	var last atomic.Pointer[source.Snapshot]
-	ended := make(chan error)
-	go func() { ended <- s.Run(ctx, func(snap source.Snapshot) { last.Store(&snap) }) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	last := startSource(t, fake)
 	key := source.ObjectKey{Kind: plan.PodCertificates,
 		NamespacedName: types.NamespacedName{Namespace: "default", Name: "a/v/0"}}
 	return func() plan.Object {
