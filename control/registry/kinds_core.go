@@ -127,11 +127,12 @@ func otherCoreKinds() []*Kind {
 		},
 		{
 			GroupVersion: v1, Resource: "persistentvolumes", Singular: "persistentvolume", ShortNames: []string{"pv"},
-			ClusterScoped: true, Status: true, PrepareStatus: prepareVolumeStatus,
-			New:        func() runtime.Object { return &corev1.PersistentVolume{} },
-			NewList:    func() runtime.Object { return &corev1.PersistentVolumeList{} },
-			FieldNames: []string{"name"},
-			Fields:     fieldsFunc(func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} }),
+			ClusterScoped: true, Status: true, Prepare: prepareVolume,
+			PrepareStatus: prepareVolumeStatus,
+			New:           func() runtime.Object { return &corev1.PersistentVolume{} },
+			NewList:       func() runtime.Object { return &corev1.PersistentVolumeList{} },
+			FieldNames:    []string{"name"},
+			Fields:        fieldsFunc(func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} }),
 		},
 		{
 			GroupVersion: v1, Resource: "persistentvolumeclaims", Singular: "persistentvolumeclaim",
@@ -160,6 +161,13 @@ func podUpdateFunc(validate func(pod, old *corev1.Pod) field.ErrorList) func(obj
 	return func(obj, old runtime.Object) field.ErrorList {
 		return validate(MustCast[*corev1.Pod](obj), MustCast[*corev1.Pod](old))
 	}
+}
+
+// prepareVolume records when a new volume became Pending.
+func prepareVolume(_ context.Context, obj runtime.Object) {
+	now := metav1.Now()
+	MustCast[*corev1.PersistentVolume](obj).Status = corev1.PersistentVolumeStatus{
+		Phase: corev1.VolumePending, LastPhaseTransitionTime: &now}
 }
 
 // prepareVolumeStatus records when the phase of a volume changes, unless the client does. A client that does not know

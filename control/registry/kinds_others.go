@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -27,7 +28,9 @@ func schedulingKinds() []*Kind {
 		},
 		{
 			GroupVersion: schedulingv1.SchemeGroupVersion, Resource: "priorityclasses", Singular: "priorityclass",
-			ShortNames: []string{"pc"}, ClusterScoped: true, Generation: true,
+			ShortNames: []string{"pc"}, ClusterScoped: true,
+			// Kubernetes does not count the changes.
+			Prepare: func(_ context.Context, obj runtime.Object) { setGeneration(obj, 1) },
 			New:     func() runtime.Object { return &schedulingv1.PriorityClass{} },
 			NewList: func() runtime.Object { return &schedulingv1.PriorityClassList{} },
 		},
@@ -120,6 +123,8 @@ func storageKinds() []*Kind {
 		{
 			GroupVersion: v1, Resource: "csidrivers", Singular: "csidriver", ClusterScoped: true,
 			Generation: true, RequireResourceVersion: true,
+			// Kubernetes counts the changes from 0.
+			Prepare:           func(_ context.Context, obj runtime.Object) { setGeneration(obj, 0) },
 			New:               func() runtime.Object { return &storagev1.CSIDriver{} },
 			NewList:           func() runtime.Object { return &storagev1.CSIDriverList{} },
 			StoredOnlyWarning: storedOnlyWarning("CSI drivers"),

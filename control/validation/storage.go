@@ -28,9 +28,6 @@ const (
 
 var storageRules = map[schema.GroupKind]rules.Rules{
 	core("PersistentVolume"): definition[*corev1.PersistentVolume]{ClusterScoped: true, SetDefaults: defaultVolume,
-		Prepare: func(v *corev1.PersistentVolume) {
-			v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
-		},
 		Validate: (*validator).volume, ValidateUpdate: (*validator).volumeChange}.Rules(newValidator),
 	core("PersistentVolumeClaim"): definition[*corev1.PersistentVolumeClaim]{SetDefaults: podspec.SetClaimDefaults,
 		Prepare: func(c *corev1.PersistentVolumeClaim) {

@@ -44,7 +44,7 @@ func (r *run) record(file string) error {
 	var out []recorded
 	seen, rounds := map[string]int{}, map[int][]recorded{}
 	for _, a := range r.answers {
-		if !a.same || a.timing() {
+		if !a.same || a.excluded() {
 			continue
 		}
 		key := a.Base + a.Verb + a.Reason
@@ -75,9 +75,11 @@ func (r *run) record(file string) error {
 	return os.WriteFile(file, text.Bytes(), 0o644)
 }
 
-// timing reports whether the answer depends on time: a server writes the status of FlowSchemas meanwhile.
-func (r *recorded) timing() bool {
-	return r.Code == http.StatusConflict || strings.HasPrefix(r.Base, "FlowSchema.") && r.Verb != create
+// excluded reports whether the answer is not recorded: that of a panic, and one that depends on time, because a server
+// writes the status of FlowSchemas meanwhile.
+func (r *recorded) excluded() bool {
+	return r.Code == http.StatusConflict || r.Reason == reasonAborted ||
+		strings.HasPrefix(r.Base, "FlowSchema.") && r.Verb != create
 }
 
 // storedEdits returns the edits that change a sent object to the stored one.

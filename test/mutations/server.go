@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/net/http2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
@@ -38,6 +39,10 @@ type judgement struct {
 	message      string
 	sent, object map[string]any // normalized, if the request was accepted
 }
+
+// reasonAborted is the reason of a request whose handler has panicked: the server aborts it without an answer.
+// kube-apiserver panics in the validation of an Indexed Job with a successPolicy and without completions.
+const reasonAborted = "Aborted"
 
 // open connects to a server and creates the bases.
 func open(ctx context.Context, config *rest.Config, all []*base) (*server, error) {
@@ -169,23 +174,22 @@ func (s *server) send(ctx context.Context, method, path string, object map[strin
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json")
-	response, err := s.client.Do(request)
+	status, body, err := s.do(request)
+	var aborted http2.StreamError
+	if errors.As(err, &aborted) && aborted.Code == http2.ErrCodeInternal {
+		return &judgement{Code: http.StatusInternalServerError, Reason: reasonAborted, message: err.Error()}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, err
-	}
-	j := &judgement{Code: response.StatusCode}
+	j := &judgement{Code: status}
 	if j.Code < http.StatusBadRequest {
 		j.object, err = decode(body)
 		return j, err
 	}
 	var failure metav1.Status
 	if err := json.Unmarshal(body, &failure); err != nil {
-		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, body)
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, http.StatusText(status), body)
 	}
 	j.Reason, j.message = string(failure.Reason), failure.Message
 	if failure.Details != nil {
@@ -196,4 +200,15 @@ func (s *server) send(ctx context.Context, method, path string, object map[strin
 	slices.Sort(j.Causes)
 	j.Causes = slices.Compact(j.Causes)
 	return j, nil
+}
+
+// do sends a request and returns the status code and the body of the answer.
+func (s *server) do(request *http.Request) (status int, body []byte, err error) {
+	response, err := s.client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	body, err = io.ReadAll(response.Body)
+	return response.StatusCode, body, err
 }
