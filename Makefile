@@ -46,7 +46,8 @@ deps: ## what the tests need on a fresh Debian 12
 # vet looks at packages as go test -race compiles them, so that this is done once. Programs and test packages
 # are compiled before the tests: a compiler beside tests that run containers gets little CPU time.
 # Without debugging information, a test program is linked in four fifths of the time.
-# Three packages run at once, the longest first: the tests of many packages mostly wait.
+# Two packages run at once, the longest first. More of them are not faster: their containers keep both CPUs busy, and
+# each waits longer for what it has started.
 # TestSim runs without the race detector, and with a tenth of the seeds under it.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
 	go vet -race ./... ./test/...
@@ -54,7 +55,7 @@ test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detect
 	go run ./test/programs
 	go list -race -test -export ./... ./test/... >/dev/null
 	mkdir -p .cache
-	BERTH_PREBUILT=1 $(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -ldflags='-s -w' -p 3 -timeout 90m $(TESTFLAGS) $(LONGEST) ./... ./test/...; status=$$?; \
+	BERTH_PREBUILT=1 $(GOTESTSUM) --format pkgname --hide-summary output --jsonfile .cache/test.json -- -race -vet=off -ldflags='-s -w' -p 2 -timeout 90m $(TESTFLAGS) $(LONGEST) ./... ./test/...; status=$$?; \
 		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; \
 		test $$status = 0 || go run ./test/failures .cache/test.json; exit $$status
 

@@ -463,8 +463,8 @@ func nextEvent(t *testing.T, w watch.Interface) watch.Event {
 			t.Fatal("watch channel was closed")
 		}
 		return e
-	case <-time.After(time.Minute):
-		t.Fatal("no watch event within one minute")
+	case <-time.After(4 * time.Minute):
+		t.Fatal("no watch event within four minutes")
 	}
 	return watch.Event{}
 }

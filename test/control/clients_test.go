@@ -42,7 +42,7 @@ func TestInformersOfAllKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
@@ -152,8 +152,8 @@ func TestLeaderElection(t *testing.T) {
 		if got != "second" {
 			t.Errorf("got leader %s, want second", got)
 		}
-	case <-time.After(time.Minute):
-		t.Error("no new leader within one minute")
+	case <-time.After(4 * time.Minute):
+		t.Error("no new leader within four minutes")
 	}
 	stopSecond()
 	<-second

@@ -216,7 +216,7 @@ func checkStoredObjects(t *testing.T, client dynamic.Interface, all []map[string
 // waitForFollower waits until the copy of the follower matches the models.
 func waitForFollower(t *testing.T, f *follower, all []map[string]*model, kind schema.GroupVersionKind) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	for {
 		problem := ""

@@ -240,7 +240,7 @@ func restartNode(t *testing.T, s *Server, name string) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer stop()
 	received, once := make(chan struct{}), sync.Once{}
 	p := registration.New(registration.Options{

@@ -42,7 +42,7 @@ func startEtcdCluster(t *testing.T) []string {
 		for _, e := range all {
 			select {
 			case <-e.Server.ReadyNotify():
-			case <-time.After(2 * time.Minute):
+			case <-time.After(5 * time.Minute):
 				t.Fatal("etcd cluster is not ready within two minutes")
 			}
 		}
@@ -169,7 +169,7 @@ func TestServerRestart(t *testing.T) {
 func TestDataDirectoryIsLocked(t *testing.T) {
 	t.Parallel()
 	first := Shared(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	c := first.Assembly.Config
 	c.Listen = "127.0.0.1:0"

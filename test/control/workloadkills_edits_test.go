@@ -191,7 +191,7 @@ func (f *workloadKills) waitUntilComplete() {
 			f.t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(f.t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(f.t.Context(), 6*time.Minute)
 	defer cancel()
 	for {
 		incomplete, err := f.incomplete(ctx)

@@ -149,7 +149,7 @@ func (f *workloadKills) disconnect() { f.stop() }
 // killAfter kills the server after a number of changes of pods.
 func (f *workloadKills) killAfter(changes int64) {
 	f.t.Helper()
-	timeout := time.After(time.Minute)
+	timeout := time.After(4 * time.Minute)
 	for f.changes.Load() < changes {
 		select {
 		case <-f.moved:

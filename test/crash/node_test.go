@@ -211,7 +211,7 @@ func (n *node) launch() {
 func (n *node) kill() { n.Helper(); n.must("kill the agent", n.agent.Kill9()) }
 
 // waitTimeout limits every wait. It is long enough for a busy machine.
-const waitTimeout = 4 * time.Minute
+const waitTimeout = 8 * time.Minute
 
 // unblockedTimeout is shorter than the deadline of a CRI call. With it, a test detects a pod that is blocked by
 // the call of another pod.
@@ -357,7 +357,7 @@ func statuses(p *corev1.Pod) []corev1.ContainerStatus {
 
 // cleanupTimeout limits how long the cleanup after interrupted CRI calls may take. The agent observes objects
 // that the runtime has lost for some time before it removes them.
-const cleanupTimeout = 3 * time.Minute
+const cleanupTimeout = 6 * time.Minute
 
 // waitNothingLeft waits until nothing of any pod is left in the agent, in the runtime and on the host. The
 // timeout for leaks of interrupted CRI calls is cleanupTimeout, and waitTimeout for everything else.

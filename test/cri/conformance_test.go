@@ -123,7 +123,7 @@ func testbox(t *testing.T) string {
 }
 
 // waitTimeout bounds the waits for what happens at once on an idle machine.
-const waitTimeout = 2 * time.Minute
+const waitTimeout = 6 * time.Minute
 
 // eventually waits for a condition, for at most waitTimeout.
 func eventually(t *testing.T, what string, ok func() bool) {

@@ -21,8 +21,8 @@ import (
 // Timeouts of a wait. They are much longer than any operation takes on an idle machine, because
 // the machine may be busy.
 const (
-	waitTimeout     = 4 * time.Minute
-	deletionTimeout = 4 * time.Minute
+	waitTimeout     = 8 * time.Minute
+	deletionTimeout = 8 * time.Minute
 )
 
 // restartBackOff is the initial and the maximum restart back-off of the agents.

@@ -1,5 +1,5 @@
-// Command failures prints what failed tests reported, without their logs: a log of a server or an agent
-// hides the few lines that matter. It reads the output of go test -json from the file in its argument.
+// Command failures prints what failed tests reported at their end, without their logs: a log of a server or an agent
+// hides the few lines that matter, and a record of a run may keep its last lines only. It reads the output of go test -json from the file in its argument.
 package main
 
 import (
@@ -9,12 +9,14 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 const (
-	maxLines = 40  // of one test
-	maxWidth = 400 // bytes of one line
+	maxMessages = 4   // of one test: the last ones
+	maxLines    = 3   // of one message: the first ones
+	maxWidth    = 300 // bytes of one line
 )
 
 func main() {
@@ -39,10 +41,9 @@ type event struct {
 
 type testName struct{ pkg, test string }
 
-// report collects the relevant lines of a test.
+// report collects the last messages of a test.
 type report struct {
-	lines   []string
-	omitted int
+	messages [][]string
 	// continued is whether the previous line belongs to a message, so that indented lines after it do too.
 	continued bool
 }
@@ -92,6 +93,7 @@ func summarize(r io.Reader, w io.Writer) error {
 }
 
 func (r *report) add(line string) {
+	begins := true
 	switch {
 	case crash.MatchString(line):
 		r.continued = false
@@ -100,18 +102,24 @@ func (r *report) add(line string) {
 		if !r.continued {
 			return
 		}
-	case !r.continued || !strings.HasPrefix(line, "        "):
+	case r.continued && strings.HasPrefix(line, "        "):
+		begins = false
+	default:
 		r.continued = false
-		return
-	}
-	if len(r.lines) == maxLines {
-		r.omitted++
 		return
 	}
 	if len(line) > maxWidth {
 		line = line[:maxWidth] + "…"
 	}
-	r.lines = append(r.lines, line)
+	last := len(r.messages) - 1
+	switch {
+	case begins && len(r.messages) == maxMessages:
+		r.messages = append(r.messages[1:], []string{line})
+	case begins:
+		r.messages = append(r.messages, []string{line})
+	case len(r.messages[last]) < maxLines:
+		r.messages[last] = append(r.messages[last], line)
+	}
 }
 
 func (r *report) write(w io.Writer, name testName) error {
@@ -119,13 +127,10 @@ func (r *report) write(w io.Writer, name testName) error {
 	if r == nil || err != nil {
 		return err
 	}
-	for _, line := range r.lines {
+	for _, line := range slices.Concat(r.messages...) {
 		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err
 		}
 	}
-	if r.omitted > 0 {
-		_, err = fmt.Fprintf(w, "    and %d more lines\n", r.omitted)
-	}
-	return err
+	return nil
 }

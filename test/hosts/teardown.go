@@ -14,7 +14,7 @@ import (
 )
 
 // teardownTimeout is far longer than a kill and an unmount take on an idle machine.
-const teardownTimeout = 2 * time.Minute
+const teardownTimeout = 5 * time.Minute
 
 // Stop removes the host with everything that ran on it. It may be called twice.
 func (h *Host) Stop() error {

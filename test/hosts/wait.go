@@ -11,7 +11,7 @@ import (
 const (
 	minPollInterval    = 20 * time.Millisecond
 	maxPollInterval    = time.Second
-	defaultWaitTimeout = 4 * time.Minute // for a context without deadline
+	defaultWaitTimeout = 8 * time.Minute // for a context without deadline
 )
 
 // pollInterval returns the time until the next check from the duration of the last one and of the

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	bootTimeout = 2 * time.Minute // long enough for a machine that runs all other tests too
+	bootTimeout = 6 * time.Minute // long enough for a machine that runs all other tests too
 	program     = "/usr/bin/systemd-nspawn"
 )
 

@@ -19,12 +19,12 @@ import (
 	servers "berth/test/control"
 )
 
-// TestNodeCertificateRotation uses certificates that are valid for one minute. A running node rotates
+// TestNodeCertificateRotation uses certificates that are valid for two minutes. A running node rotates
 // them. A node that was off until they expired gets a new certificate with its existing key, although
 // its bootstrap token no longer exists.
 func TestNodeCertificateRotation(t *testing.T) {
 	t.Parallel()
-	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = time.Minute })}
+	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = 2 * time.Minute })}
 	p.createBootstrapToken()
 	dir := t.TempDir()
 	p.joinHost(dir, pairOptions{})
@@ -76,7 +76,7 @@ func TestNodeCertificateRotation(t *testing.T) {
 }
 
 // checkClientMetrics checks the metrics of requests to the API server, and of certificates that are
-// valid for one minute and were rotated.
+// valid for two minutes and were rotated.
 func (p *Pair) checkClientMetrics() {
 	p.t.Helper()
 	page := p.Kubectl(p.t, "get", "--raw", "/api/v1/nodes/"+p.Host.Name+"/proxy/metrics")
@@ -93,8 +93,8 @@ func (p *Pair) checkClientMetrics() {
 		return v
 	}
 	for pattern, limits := range map[string][2]float64{
-		`kubelet_certificate_manager_client_ttl_seconds`:                        {-60, 60},
-		`kubelet_certificate_manager_server_ttl_seconds`:                        {-60, 60},
+		`kubelet_certificate_manager_client_ttl_seconds`:                        {-120, 120},
+		`kubelet_certificate_manager_server_ttl_seconds`:                        {-120, 120},
 		`kubelet_certificate_manager_server_rotation_seconds_count`:             {1, 1e6},
 		`kubelet_certificate_manager_client_expiration_renew_errors`:            {0, 1e6},
 		`rest_client_requests_total\{code="200",host="[^"]+",method="PATCH"\}`:  {1, 1e6},

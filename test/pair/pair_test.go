@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	waitTimeout     = 4 * time.Minute
-	deletionTimeout = 4 * time.Minute
+	waitTimeout     = 8 * time.Minute
+	deletionTimeout = 8 * time.Minute
 )
 
 func TestMain(m *testing.M) {

@@ -20,7 +20,7 @@ import (
 )
 
 // waitTimeout limits each wait. It is long enough for a machine that runs all other tests too.
-const waitTimeout = 3 * time.Minute
+const waitTimeout = 8 * time.Minute
 
 // operator runs commands in a shell of a host, as a user does.
 type operator struct {

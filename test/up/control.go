@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +90,10 @@ func runCaptured(cmd *exec.Cmd, name string) (string, error) {
 func (s *server) print(ctx context.Context, args ...string) error {
 	cmd := s.command(ctx, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	return cmd.Run()
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("kubectl %s: %w", strings.Join(args, " "), cmp.Or(context.Cause(ctx), err))
+	}
+	return nil
 }
 
 // run runs kubectl and returns its output.

@@ -35,7 +35,7 @@ func (s *server) waitExamples(ctx context.Context) (ip string, err error) {
 	}
 	for _, w := range workloads {
 		if _, err := s.run(ctx, "wait", "-n", w.namespace, w.name, "--for=jsonpath="+w.path+"="+w.want,
-			"--timeout=2m"); err != nil {
+			"--timeout=5m"); err != nil {
 			return "", err
 		}
 	}
@@ -74,7 +74,7 @@ func (s *server) update(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"set", "image", "deployment/my-nginx", "nginx=nginx:1.16.1"},
 		{"annotate", "deployment/my-nginx", "kubernetes.io/change-cause=nginx 1.16.1"},
-		{"rollout", "status", "deployment/my-nginx", "--timeout=2m"},
+		{"rollout", "status", "deployment/my-nginx", "--timeout=5m"},
 		{"rollout", "history", "deployment/my-nginx"},
 		{"get", "deployments,statefulsets,daemonsets,jobs,cronjobs", "-A", "-o", "wide"},
 	} {

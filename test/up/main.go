@@ -151,7 +151,8 @@ func (n *node) copy(dir string) error {
 
 // show waits for the pods and prints them.
 func (n *node) show(ctx context.Context, s *server) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	const limit = 10 * time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the examples were not complete after %s", limit))
 	defer cancel()
 	ip, err := s.waitExamples(ctx)
 	if err != nil {
