@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -278,6 +279,32 @@ func waitPodsReady(t *testing.T, count int) {
 			}
 		}
 		return ready >= count && ready == len(pods), text.String()
+	})
+}
+
+// waitStartedAfter waits until the statuses of all pods are those of containers that were started after a time. Before
+// the agent has reported after a reboot, they are those of the boot before.
+func waitStartedAfter(t *testing.T, boot time.Time) {
+	t.Helper()
+	waitFor(t, "all containers to be started again", func() (bool, string) {
+		var text strings.Builder
+		pods := listPods(t)
+		for i := range pods {
+			p := &pods[i]
+			for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+				init := slices.ContainsFunc(p.Spec.InitContainers, func(c corev1.Container) bool {
+					return c.Name == s.Name
+				})
+				running := s.State.Running
+				if running == nil && init && s.State.Terminated != nil {
+					continue
+				}
+				if running == nil || running.StartedAt.Time.Before(boot.Truncate(time.Second)) {
+					fmt.Fprintf(&text, "%s/%s: %v\n", p.Name, s.Name, s.State)
+				}
+			}
+		}
+		return len(pods) > 0 && text.Len() == 0, text.String()
 	})
 }
 

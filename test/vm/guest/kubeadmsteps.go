@@ -256,6 +256,7 @@ func bootWithBerth(t *testing.T) {
 	waitActive(t)
 	checkUnits(t, "disabled enabled inactive active")
 	waitNodeReady(t, time.Now())
+	waitStartedAfter(t, time.Now().Add(-uptime()))
 	waitPodsReady(t, readyPods+1)
 	startCanary(t, "reboot")
 	state, ready := observe(t)
