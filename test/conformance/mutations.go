@@ -65,8 +65,9 @@ func compareMutations(ctx context.Context, o options, logs string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d of %d mutations with the same answer (%d accepted); %d groups of differences; logs: %s\n",
-		s.Sent-s.Different, s.Sent, s.Accepted, s.Groups, logs)
+	fmt.Printf("%d of %d mutations with the same answer (%d accepted); %d of %d written objects are the same; "+
+		"%d groups of differences; logs: %s\n",
+		s.Sent-s.Different, s.Sent, s.Accepted, s.Written-s.DifferentWritten, s.Written, s.Groups, logs)
 	if s.Groups > 0 {
 		return errors.New("the servers differ")
 	}

@@ -36,6 +36,9 @@ type Options struct {
 // Summary counts mutations.
 type Summary struct {
 	Sent, Accepted, Different, Groups int
+	// Written counts the mutations that were also sent without dry run, and DifferentWritten those whose stored objects
+	// differ.
+	Written, DifferentWritten int
 }
 
 // Run sends mutations to the oracle and to the tested server, and writes the differences. Both servers must be new.
@@ -119,6 +122,7 @@ type run struct {
 	differences
 	Summary
 	answers []recorded
+	writes  writer
 }
 
 // compareBase compares how the servers have stored a base.
@@ -190,8 +194,20 @@ func (r *run) sendBoth(ctx context.Context, p pair) error {
 		key.kind, key.verb = p.base.kind.name(), p.Verb
 		r.add(key, describe(p.mutation, a, b))
 	}
+	written, writtenKeys := false, []groupKey(nil)
+	if len(keys) == 0 && p.Verb == create && a.Code < http.StatusBadRequest {
+		if written, writtenKeys, err = r.writeBoth(ctx, p); err != nil {
+			return err
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if written {
+		r.Written++
+		if len(writtenKeys) > 0 {
+			r.DifferentWritten++
+		}
+	}
 	r.Sent++
 	if a.Code < http.StatusBadRequest {
 		r.Accepted++
