@@ -29,8 +29,14 @@ var (
 	ephemeralClaimFailures = ephemeralVolumeSubsystem.Counter("create_failures_total",
 		"Number of failed requests to create the claim of an ephemeral volume.", metrics.ALPHA)
 
+	// The name has the subsystem twice, as in kube-controller-manager.
+	forcedDetaches = subsystem.Name("attach_detach_controller").CounterVec(
+		"attachdetach_controller_forced_detaches",
+		"Number of VolumeAttachments that were deleted although the node may have used the volume.", metrics.ALPHA,
+		"reason")
+
 	volumeMetrics = []metrics.Registerable{retroactiveClasses, retroactiveClassErrors, ephemeralClaims,
-		ephemeralClaimFailures}
+		ephemeralClaimFailures, forcedDetaches}
 )
 
 func measureRetroactiveClass(err error) {
