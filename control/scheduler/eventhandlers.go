@@ -39,6 +39,10 @@ const (
 	eventVolumeUpdate      queueEvent = "PersistentVolumeUpdate"
 	eventClassAdd          queueEvent = "StorageClassAdd"
 	eventClassUpdate       queueEvent = "StorageClassUpdate"
+	eventCSINode           queueEvent = "CSINodeUpdate"
+	eventDriver            queueEvent = "CSIDriverUpdate"
+	eventCapacity          queueEvent = "CSIStorageCapacityUpdate"
+	eventAttachmentDelete  queueEvent = "VolumeAttachmentDelete"
 )
 
 // addOrUpdate returns the event for an object that was added if the old one is nil, else updated.
@@ -201,6 +205,11 @@ func (s *Scheduler) volumeUpdated(old, _ *corev1.PersistentVolume) {
 	s.queue.requeueRejectedBy(addOrUpdate(old, eventVolumeAdd, eventVolumeUpdate), time.Now(),
 		placement.FilterVolumeBinding, placement.FilterVolumeZone)
 	s.checkVolumeBindings(time.Now())
+}
+
+// driversChanged requeues pods after a change of what CSI drivers provide.
+func (s *Scheduler) driversChanged(event queueEvent) {
+	s.queue.requeueRejectedBy(event, time.Now(), placement.FilterVolumeBinding, placement.FilterVolumeLimits)
 }
 
 func (s *Scheduler) classUpdated(old, _ *storagev1.StorageClass) {

@@ -66,7 +66,7 @@ func New(config Config) (*Scheduler, error) {
 		callSlots: make(chan struct{}, maxConcurrentCalls), inbox: inbox{wake: make(chan struct{}, 1)},
 		volumeBindings: map[types.UID]*volumeBinding{},
 	}
-	core := config.Informers.Core().V1()
+	core, storage := config.Informers.Core().V1(), config.Informers.Storage().V1()
 	for _, watch := range []struct {
 		informer cache.SharedIndexInformer
 		handlers cache.ResourceEventHandlerFuncs
@@ -77,8 +77,17 @@ func New(config Config) (*Scheduler, error) {
 		{core.PersistentVolumeClaims().Informer(),
 			eventHandlers(s, s.claimUpdated, func(*corev1.PersistentVolumeClaim) {})},
 		{core.PersistentVolumes().Informer(), eventHandlers(s, s.volumeUpdated, func(*corev1.PersistentVolume) {})},
-		{config.Informers.Storage().V1().StorageClasses().Informer(),
-			eventHandlers(s, s.classUpdated, func(*storagev1.StorageClass) {})},
+		{storage.StorageClasses().Informer(), eventHandlers(s, s.classUpdated, func(*storagev1.StorageClass) {})},
+		{storage.CSINodes().Informer(), eventHandlers(s,
+			func(_, _ *storagev1.CSINode) { s.driversChanged(eventCSINode) }, func(*storagev1.CSINode) {})},
+		{storage.CSIDrivers().Informer(), eventHandlers(s,
+			func(_, _ *storagev1.CSIDriver) { s.driversChanged(eventDriver) },
+			func(*storagev1.CSIDriver) { s.driversChanged(eventDriver) })},
+		{storage.CSIStorageCapacities().Informer(), eventHandlers(s,
+			func(_, _ *storagev1.CSIStorageCapacity) { s.driversChanged(eventCapacity) },
+			func(*storagev1.CSIStorageCapacity) {})},
+		{storage.VolumeAttachments().Informer(), eventHandlers(s, func(_, _ *storagev1.VolumeAttachment) {},
+			func(*storagev1.VolumeAttachment) { s.driversChanged(eventAttachmentDelete) })},
 	} {
 		reg, err := watch.informer.AddEventHandler(watch.handlers)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -142,10 +143,10 @@ func TestMatchNode(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got, ok := MatchNode(PodClaims{tc.claims, map[string]*storagev1.StorageClass{"fast": tc.class},
-				tc.volumes}, node)
-			if ok != tc.ok || len(got.Bind) != len(tc.bind) || len(got.Provision) != tc.provision {
-				t.Fatalf("got %+v, %v", got, ok)
+			got, why := MatchNode(PodClaims{Claims: tc.claims, Volumes: tc.volumes,
+				Classes: map[string]*storagev1.StorageClass{"fast": tc.class}}, node)
+			if why == "" != tc.ok || len(got.Bind) != len(tc.bind) || len(got.Provision) != tc.provision {
+				t.Fatalf("got %+v, %q", got, why)
 			}
 			for _, b := range got.Bind {
 				if tc.bind[b.Claim.Name] != b.Volume.Name {
@@ -153,6 +154,49 @@ func TestMatchNode(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestStorageCapacity(t *testing.T) {
+	t.Parallel()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}
+	capacity := func(zone, size, largest string) *storagev1.CSIStorageCapacity {
+		out := &storagev1.CSIStorageCapacity{StorageClassName: "fast"}
+		if zone != "" {
+			out.NodeTopology = &metav1.LabelSelector{MatchLabels: map[string]string{"zone": zone}}
+		}
+		for text, to := range map[string]**resource.Quantity{size: &out.Capacity, largest: &out.MaximumVolumeSize} {
+			if text != "" {
+				*to = new(resource.MustParse(text))
+			}
+		}
+		return out
+	}
+	type byClass = map[string][]*storagev1.CSIStorageCapacity
+	for _, tc := range []struct {
+		name       string
+		capacities byClass
+		want       Mismatch
+	}{
+		{"driver that reports none", nil, ""},
+		{"no capacity", byClass{"fast": nil}, NotEnoughStorage},
+		{"enough", byClass{"fast": {capacity("a", "2Gi", "")}}, ""},
+		{"exactly enough", byClass{"fast": {capacity("a", "1Gi", "")}}, ""},
+		{"too little", byClass{"fast": {capacity("a", "1Mi", "")}}, NotEnoughStorage},
+		{"largest volume is too small", byClass{"fast": {capacity("a", "9Gi", "1Mi")}},
+			NotEnoughStorage},
+		{"another zone", byClass{"fast": {capacity("b", "9Gi", "")}}, NotEnoughStorage},
+		{"without topology", byClass{"fast": {capacity("", "9Gi", "")}},
+			NotEnoughStorage},
+		{"second one", byClass{"fast": {capacity("b", "9Gi", ""),
+			capacity("a", "9Gi", "")}}, ""},
+	} {
+		_, why := MatchNode(PodClaims{Claims: []*corev1.PersistentVolumeClaim{newClaim("a", "fast", "1Gi")},
+			Classes: map[string]*storagev1.StorageClass{"fast": newClass("fast", "csi.example.com",
+				storagev1.VolumeBindingWaitForFirstConsumer)}, Capacities: tc.capacities}, node)
+		if why != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.name, why, tc.want)
+		}
 	}
 }
 

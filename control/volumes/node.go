@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	storagehelpers "k8s.io/component-helpers/storage/volume"
 )
@@ -17,7 +19,19 @@ type PodClaims struct {
 	Classes map[string]*storagev1.StorageClass // of the claims, by name
 	// Volumes are the volumes that can be bound: those of the classes of the claims that no other pod is about to bind.
 	Volumes []*corev1.PersistentVolume
+	// Capacities are what drivers report that they can provide, by class. A class whose driver does not report it is
+	// not in the map.
+	Capacities map[string][]*storagev1.CSIStorageCapacity
 }
+
+// Mismatch is why a node cannot provide for the claims of a pod, in the words of kube-scheduler, or "".
+type Mismatch string
+
+// The mismatches.
+const (
+	NoVolumes        Mismatch = "node(s) didn't find available persistent volumes to bind"
+	NotEnoughStorage Mismatch = "node(s) did not have enough free storage"
+)
 
 // Assignment is what a node provides to the claims of a pod.
 type Assignment struct {
@@ -31,9 +45,9 @@ type Binding struct {
 	Volume *corev1.PersistentVolume
 }
 
-// MatchNode decides which volumes the claims get on a node. It reports false if the node cannot provide them. The
-// smallest claims choose first.
-func MatchNode(pod PodClaims, node *corev1.Node) (out Assignment, ok bool) {
+// MatchNode decides which volumes the claims get on a node, or why the node cannot provide them. The smallest claims
+// choose first.
+func MatchNode(pod PodClaims, node *corev1.Node) (out Assignment, why Mismatch) {
 	claims := slices.Clone(pod.Claims)
 	slices.SortStableFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int {
 		x, y := a.Spec.Resources.Requests[corev1.ResourceStorage], b.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -44,7 +58,7 @@ func MatchNode(pod PodClaims, node *corev1.Node) (out Assignment, ok bool) {
 		// A provisioner is working on it for one node.
 		if selected := claim.Annotations[storagehelpers.AnnSelectedNode]; selected != "" {
 			if selected != node.Name {
-				return Assignment{}, false
+				return Assignment{}, NoVolumes
 			}
 			out.Provision = append(out.Provision, claim)
 			continue
@@ -63,10 +77,29 @@ func MatchNode(pod PodClaims, node *corev1.Node) (out Assignment, ok bool) {
 		case err == nil && v == nil && canProvision(pod.Classes[className], node):
 			out.Provision = append(out.Provision, claim)
 		default:
-			return Assignment{}, false
+			return Assignment{}, NoVolumes
 		}
 	}
-	return out, true
+	for _, claim := range out.Provision {
+		class := storagehelpers.GetPersistentVolumeClaimClass(claim)
+		if capacities, limited := pod.Capacities[class]; limited && !hasCapacity(capacities, claim, node) {
+			return Assignment{}, NotEnoughStorage
+		}
+	}
+	return out, ""
+}
+
+// hasCapacity reports whether one of the capacities of a class is that of the node and large enough for a claim.
+func hasCapacity(list []*storagev1.CSIStorageCapacity, claim *corev1.PersistentVolumeClaim, node *corev1.Node) bool {
+	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	return slices.ContainsFunc(list, func(c *storagev1.CSIStorageCapacity) bool {
+		limit := cmp.Or(c.MaximumVolumeSize, c.Capacity)
+		if limit == nil || limit.Cmp(size) < 0 || c.NodeTopology == nil {
+			return false
+		}
+		selector, err := metav1.LabelSelectorAsSelector(c.NodeTopology)
+		return err == nil && selector.Matches(labels.Set(node.Labels))
+	})
 }
 
 // canProvision reports whether the provisioner of a class can create a volume for a node.
@@ -104,10 +137,10 @@ var zoneLabels = [...][2]string{
 
 // AllowsZone reports whether the zone labels of a volume allow a node. A node without zone labels is allowed. A label
 // of a volume has several zones joined by two underscores.
-func AllowsZone(v *corev1.PersistentVolume, labels map[string]string) bool {
+func AllowsZone(v *corev1.PersistentVolume, node map[string]string) bool {
 	zoned := false
 	for _, keys := range zoneLabels {
-		zoned = zoned || labels[keys[0]] != ""
+		zoned = zoned || node[keys[0]] != ""
 	}
 	if !zoned {
 		return true
@@ -117,7 +150,7 @@ func AllowsZone(v *corev1.PersistentVolume, labels map[string]string) bool {
 		if !has {
 			continue
 		}
-		own := cmp.Or(labels[keys[0]], labels[keys[1]])
+		own := cmp.Or(node[keys[0]], node[keys[1]])
 		if !slices.Contains(strings.Split(values, "__"), own) {
 			return false
 		}

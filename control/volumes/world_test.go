@@ -272,9 +272,9 @@ func (w *world) schedulerActs() {
 		return
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	got, ok := MatchNode(PodClaims{[]*corev1.PersistentVolumeClaim{claim}, w.classes,
-		slices.Collect(maps.Values(w.cached.volumes))}, node)
-	if !ok {
+	got, why := MatchNode(PodClaims{Claims: []*corev1.PersistentVolumeClaim{claim}, Classes: w.classes,
+		Volumes: slices.Collect(maps.Values(w.cached.volumes))}, node)
+	if why != "" {
 		return
 	}
 	for _, b := range got.Bind {

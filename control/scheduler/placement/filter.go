@@ -1,11 +1,13 @@
 package placement
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -24,7 +26,8 @@ const (
 	reasonVolume         = "node(s) didn't match PersistentVolume's node affinity"
 	reasonMissingVolume  = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 	reasonVolumeZone     = "node(s) had no available volume zone"
-	reasonNoVolumes      = "node(s) didn't find available persistent volumes to bind"
+	reasonMaxVolumes     = "node(s) exceed max volume count"
+	reasonNoDriver       = " CSI driver is not installed on the node"
 	reasonSinglePodClaim = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode " +
 		"already in-use by another pod"
 	reasonPorts                = "node(s) didn't have free ports for the requested pod ports"
@@ -63,10 +66,12 @@ const (
 	FilterVolumeZone        Filter = "VolumeZone"
 	// FilterVolumeRestrictions rejects a second pod with a claim that only one pod may use.
 	FilterVolumeRestrictions Filter = "VolumeRestrictions"
-	FilterNodePorts          Filter = "NodePorts"
-	FilterNodeResourcesFit   Filter = "NodeResourcesFit"
-	FilterPodTopologySpread  Filter = "PodTopologySpread"
-	FilterInterPodAffinity   Filter = "InterPodAffinity"
+	// FilterVolumeLimits rejects a pod with more volumes of a CSI driver than the driver can attach to the node.
+	FilterVolumeLimits      Filter = "NodeVolumeLimits"
+	FilterNodePorts         Filter = "NodePorts"
+	FilterNodeResourcesFit  Filter = "NodeResourcesFit"
+	FilterPodTopologySpread Filter = "PodTopologySpread"
+	FilterInterPodAffinity  Filter = "InterPodAffinity"
 )
 
 // attempt is the state of one scheduling attempt: the pod with counts over the whole cluster.
@@ -87,6 +92,8 @@ type Related struct {
 	MissingVolume bool
 	// Claims are the claims of the pod that are bound when it has a node.
 	Claims volumes.PodClaims
+	// Drivers is what the CSI drivers of the pod's volumes limit, or nil if it has none.
+	Drivers *Drivers
 	// SinglePodClaims are the names of the claims that only one pod may use.
 	SinglePodClaims []string
 	// Siblings selects the pods of the pod's Services and controller. A pod without topology spread constraints is
@@ -170,8 +177,69 @@ func (a *attempt) filterClaims(node *corev1.Node) *Rejection {
 	if len(a.with.Claims.Claims) == 0 {
 		return nil
 	}
-	if _, ok := volumes.MatchNode(a.with.Claims, node); !ok {
-		return &Rejection{[]string{reasonNoVolumes}, FilterVolumeBinding, true}
+	if _, why := volumes.MatchNode(a.with.Claims, node); why != "" {
+		return &Rejection{[]string{string(why)}, FilterVolumeBinding, true}
+	}
+	return nil
+}
+
+// Drivers are the CSI drivers of the volumes of a pod.
+type Drivers struct {
+	// Volumes are the pod's volumes: the driver by the unique name of the volume.
+	Volumes map[string]string
+	// Required are the drivers without which a node must not get the pod, sorted.
+	Required []string
+	// OnNode returns the drivers of a node, or nil if the node has not reported any.
+	OnNode func(node string) *storagev1.CSINode
+	// Attached returns the volumes that are attached to a node, or will be because of the pods that it has, as Volumes.
+	Attached func(node string, pods iter.Seq[*corev1.Pod]) map[string]string
+}
+
+// filterVolumeLimits checks that the drivers on the node can attach the pod's volumes too.
+func (a *attempt) filterVolumeLimits(node *nodeInfo) *Rejection {
+	d := a.with.Drivers
+	if d == nil {
+		return nil
+	}
+	limits, installed := map[string]int{}, map[string]bool{}
+	if n := d.OnNode(node.Name); n != nil {
+		for _, driver := range n.Spec.Drivers {
+			installed[driver.Name] = true
+			if driver.Allocatable != nil && driver.Allocatable.Count != nil {
+				limits[driver.Name] = int(*driver.Allocatable.Count)
+			}
+		}
+	}
+	for _, name := range d.Required {
+		if !installed[name] {
+			return &Rejection{[]string{name + reasonNoDriver}, FilterVolumeLimits, false}
+		}
+	}
+	if len(limits) == 0 {
+		return nil
+	}
+	attached := d.Attached(node.Name, func(yield func(*corev1.Pod) bool) {
+		for uid, other := range node.pods {
+			if uid != a.pod.UID && !yield(other.pod) {
+				return
+			}
+		}
+	})
+	count := map[string]int{}
+	for _, driver := range attached {
+		count[driver]++
+	}
+	added := map[string]bool{}
+	for name, driver := range d.Volumes {
+		if _, already := attached[name]; !already {
+			count[driver]++
+			added[driver] = true
+		}
+	}
+	for driver := range added {
+		if limit, limited := limits[driver]; limited && count[driver] > limit {
+			return &Rejection{[]string{reasonMaxVolumes}, FilterVolumeLimits, false}
+		}
 	}
 	return nil
 }
@@ -217,6 +285,9 @@ func (a *attempt) filter(node *nodeInfo, used admission.Used) *Rejection {
 	}
 	if a.claimed > 0 {
 		return &Rejection{[]string{reasonSinglePodClaim}, FilterVolumeRestrictions, false}
+	}
+	if r := a.filterVolumeLimits(node); r != nil {
+		return r
 	}
 	if r := a.filterClaims(node.object()); r != nil {
 		return r
