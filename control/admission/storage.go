@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/admission"
@@ -72,6 +73,8 @@ func (*storageProtection) Admit(_ context.Context, a admission.Attributes, _ adm
 		add(obj, "kubernetes.io/pvc-protection")
 	case *corev1.PersistentVolume:
 		add(obj, "kubernetes.io/pv-protection")
+	case *storagev1.VolumeAttributesClass:
+		add(obj, "kubernetes.io/vac-protection")
 	}
 	return nil
 }

@@ -67,6 +67,7 @@ func TestStorageProtection(t *testing.T) {
 	for want, obj := range map[string]runtime.Object{
 		"kubernetes.io/pvc-protection": &corev1.PersistentVolumeClaim{},
 		"kubernetes.io/pv-protection":  &corev1.PersistentVolume{},
+		"kubernetes.io/vac-protection": &storagev1.VolumeAttributesClass{},
 	} {
 		for range 2 { // a second time after a webhook
 			if err := p.Admit(t.Context(), claimRequest(obj, nil, admission.Create), nil); err != nil {

@@ -114,6 +114,10 @@ func networkAndStorageControllers() map[string][]rbacv1.PolicyRule {
 			resourceRule("read",
 				"storage", "storageclasses"), resourceRule("read", "core", "nodes"),
 			resourceRule("watch", "core", "events")},
+		"attachdetach-controller": {resourceRule("list watch", "core", "persistentvolumes persistentvolumeclaims pods"),
+			resourceRule("read", "core", "nodes"), resourceRule("patch update", "core", "nodes/status"),
+			resourceRule("read create delete", "storage", "volumeattachments"),
+			resourceRule("read", "storage", "csidrivers csinodes")},
 		"pvc-protection-controller": {resourceRule("read update", "core", "persistentvolumeclaims"),
 			resourceRule("update",
 				"core", "persistentvolumeclaims/status"), resourceRule("read", "core", "pods")},
@@ -123,6 +127,9 @@ func networkAndStorageControllers() map[string][]rbacv1.PolicyRule {
 			"services/status"), resourceRule("list watch", "core", "nodes"), resourceRule("list watch", "discovery",
 			"endpointslices")},
 		"pv-protection-controller": {resourceRule("read update", "core", "persistentvolumes")},
+		"volumeattributesclass-protection-controller": {resourceRule("read", "core",
+			"persistentvolumeclaims persistentvolumes"),
+			resourceRule("read update", "storage", "volumeattributesclasses")},
 	}
 }
 

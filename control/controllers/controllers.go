@@ -113,9 +113,13 @@ const (
 	ReplicationControllers = "replicationcontroller-controller"
 	// VolumeBinder binds PersistentVolumeClaims.
 	VolumeBinder = "persistentvolume-binder-controller"
-	// ClaimProtection and VolumeProtection keep claims and volumes that are in use.
-	ClaimProtection  = "persistentvolumeclaim-protection-controller"
-	VolumeProtection = "persistentvolume-protection-controller"
+	// ClaimProtection, VolumeProtection and VolumeAttributesClassProtection keep claims, volumes and classes that are
+	// in use.
+	ClaimProtection                 = "persistentvolumeclaim-protection-controller"
+	VolumeProtection                = "persistentvolume-protection-controller"
+	VolumeAttributesClassProtection = "volumeattributesclass-protection-controller"
+	// AttachDetach attaches the volumes of CSI drivers to nodes and detaches them.
+	AttachDetach = "persistentvolume-attach-detach-controller"
 	// EphemeralVolumes creates the claims of generic ephemeral volumes.
 	EphemeralVolumes = "ephemeral-volume-controller"
 )
@@ -170,6 +174,8 @@ var descriptors = []descriptor{
 	{VolumeBinder, newVolumeBinder},
 	{ClaimProtection, newClaimProtectionController},
 	{VolumeProtection, newVolumeProtectionController},
+	{VolumeAttributesClassProtection, newAttributesClassProtectionController},
+	{AttachDetach, newAttachDetachController},
 	{EphemeralVolumes, newEphemeralVolumeController},
 	{ValidatingAdmissionPolicyStatus, newPolicyStatusController},
 }
@@ -199,6 +205,8 @@ func EventSource(name string) string {
 		return "persistentvolume-controller"
 	case EphemeralVolumes:
 		return "ephemeral_volume"
+	case AttachDetach:
+		return "attachdetach-controller"
 	}
 	return name
 }
@@ -214,6 +222,7 @@ var serviceAccounts = map[string]string{
 	ServiceLB: "service-controller", PodCertificateCleaner: "podcertificaterequestcleaner",
 	ServingTrustBundle: "kube-apiserver-serving-clustertrustbundle-publisher", VolumeBinder: "persistent-volume-binder",
 	ClaimProtection: "pvc-protection-controller", VolumeProtection: "pv-protection-controller",
+	AttachDetach: "attachdetach-controller",
 }
 
 // ServiceAccount returns the name of the service account in kube-system that a controller has in upstream's control
@@ -235,7 +244,7 @@ var queueNames = map[string]string{
 	EndpointSliceMirroring: "endpoint_slice_mirroring", ReplicationControllers: "replicationmanager",
 	TTLAfterFinished: "ttl_jobs_to_delete", HorizontalPodAutoscalers: "horizontalpodautoscaler", ServiceLB: "service",
 	VolumeBinder: "claims", ClaimProtection: "pvcprotection", VolumeProtection: "pvprotection",
-	EphemeralVolumes: "ephemeral_volume",
+	VolumeAttributesClassProtection: "vacprotection", EphemeralVolumes: "ephemeral_volume",
 }
 
 // queueName returns the name of a controller's work queue in metrics, as upstream has it.

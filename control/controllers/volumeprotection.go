@@ -2,20 +2,25 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/storage/ephemeral"
+	"k8s.io/utils/ptr"
 )
 
-// The finalizers that keep a claim until no pod on a node uses it, and a volume until no claim is bound to it.
+// The finalizers that keep a claim until no pod on a node uses it, a volume until no claim is bound to it, and a class
+// until no claim or volume has it.
 const (
-	claimProtection  = "kubernetes.io/pvc-protection"
-	volumeProtection = "kubernetes.io/pv-protection"
+	claimProtection           = "kubernetes.io/pvc-protection"
+	volumeProtection          = "kubernetes.io/pv-protection"
+	attributesClassProtection = "kubernetes.io/vac-protection"
 )
 
 // claimIndex is an index of the pods by the keys of their claims.
@@ -164,6 +169,91 @@ func newVolumeProtectionController(c Config) ([]*controller, error) {
 		return 0, nil
 	})
 	return []*controller{ctrl}, ctrl.watch(volumes.Informer(), objectKey)
+}
+
+// newAttributesClassProtectionController removes the finalizer of VolumeAttributesClasses that are being deleted when
+// no claim and no volume has them, and adds it to classes that have none.
+func newAttributesClassProtectionController(c Config) ([]*controller, error) {
+	classes := c.Informers.Storage().V1().VolumeAttributesClasses()
+	core := c.Informers.Core().V1()
+	ctrl := c.newController(func(ctx context.Context, name string) (time.Duration, error) {
+		class, err := classes.Lister().Get(name)
+		if err != nil {
+			return 0, ignoreNotFound(err)
+		}
+		out := withProtection(class, attributesClassProtection)
+		if out == nil {
+			return 0, nil
+		}
+		if class.DeletionTimestamp != nil {
+			if used, err := c.attributesClassUsed(name); used || err != nil {
+				return 0, err
+			}
+		}
+		_, err = c.Client.StorageV1().VolumeAttributesClasses().Update(ctx, out, metav1.UpdateOptions{})
+		if ignoreNotFound(err) != nil {
+			return 0, fmt.Errorf("update finalizers of volume attributes class %s: %w", name, err)
+		}
+		return 0, nil
+	})
+	// A claim or volume that has another class now, or is gone, may have been the last one of a class.
+	released := cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(old, obj any) {
+			now := attributesClassesOf(obj)
+			for _, name := range attributesClassesOf(old) {
+				if !slices.Contains(now, name) {
+					ctrl.queue.Add(name)
+				}
+			}
+		},
+		DeleteFunc: func(obj any) {
+			for _, name := range attributesClassesOf(lastKnown(obj)) {
+				ctrl.queue.Add(name)
+			}
+		},
+	}
+	return []*controller{ctrl}, errors.Join(
+		ctrl.watch(classes.Informer(), objectKey),
+		ctrl.addEventHandler(core.PersistentVolumeClaims().Informer(), released),
+		ctrl.addEventHandler(core.PersistentVolumes().Informer(), released))
+}
+
+// attributesClassUsed reports whether a claim or volume has a VolumeAttributesClass.
+func (c Config) attributesClassUsed(name string) (bool, error) {
+	core := c.Informers.Core().V1()
+	claims, err := core.PersistentVolumeClaims().Lister().List(labels.Everything())
+	if err != nil {
+		return false, fmt.Errorf("list claims: %w", err)
+	}
+	volumes, err := core.PersistentVolumes().Lister().List(labels.Everything())
+	if err != nil {
+		return false, fmt.Errorf("list volumes: %w", err)
+	}
+	return slices.ContainsFunc(claims, func(o *corev1.PersistentVolumeClaim) bool {
+		return slices.Contains(attributesClassesOf(o), name)
+	}) || slices.ContainsFunc(volumes, func(o *corev1.PersistentVolume) bool {
+		return slices.Contains(attributesClassesOf(o), name)
+	}), nil
+}
+
+// attributesClassesOf returns the names of the VolumeAttributesClasses that a claim or volume wants or has.
+func attributesClassesOf(obj any) (out []string) {
+	add := func(name *string) {
+		if ptr.Deref(name, "") != "" {
+			out = append(out, *name)
+		}
+	}
+	switch o := obj.(type) {
+	case *corev1.PersistentVolume:
+		add(o.Spec.VolumeAttributesClassName)
+	case *corev1.PersistentVolumeClaim:
+		add(o.Spec.VolumeAttributesClassName)
+		add(o.Status.CurrentVolumeAttributesClassName)
+		if m := o.Status.ModifyVolumeStatus; m != nil {
+			add(&m.TargetVolumeAttributesClassName)
+		}
+	}
+	return out
 }
 
 // withProtection returns a copy of an object with the finalizer, or without it if it is being deleted. It returns nil

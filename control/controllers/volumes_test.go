@@ -168,6 +168,59 @@ func TestBoundVolumeIsProtected(t *testing.T) {
 	})
 }
 
+func TestAttributesClassInUseIsProtected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		class := func(name string, deleting bool) *storagev1.VolumeAttributesClass {
+			c := &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			if deleting {
+				c.Finalizers, c.DeletionTimestamp = []string{attributesClassProtection}, &metav1.Time{Time: time.Now()}
+			}
+			return c
+		}
+		wanted := testClaim("wanted", "", func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.VolumeAttributesClassName = new("wanted")
+		})
+		current := testClaim("current", "", func(c *corev1.PersistentVolumeClaim) {
+			c.Status.CurrentVolumeAttributesClassName = new("current")
+		})
+		volume := testVolume("volume", "")
+		volume.Spec.VolumeAttributesClassName = new("volume")
+		client := startControllers(t, Config{}, []string{VolumeAttributesClassProtection}, wanted, current, volume,
+			class("wanted", true), class("current", true), class("volume", true), class("unused", true),
+			class("new", false))
+		protected := func() (out []string) {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			list, err := client.StorageV1().VolumeAttributesClasses().List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range list.Items {
+				if slices.Contains(c.Finalizers, attributesClassProtection) {
+					out = append(out, c.Name)
+				}
+			}
+			slices.Sort(out)
+			return out
+		}
+		if got := protected(); !slices.Equal(got, []string{"current", "new", "volume", "wanted"}) {
+			t.Errorf("protected classes are %v", got)
+		}
+		err := client.CoreV1().PersistentVolumes().Delete(t.Context(), "volume", metav1.DeleteOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		current.Status.CurrentVolumeAttributesClassName = new("other")
+		if _, err := client.CoreV1().PersistentVolumeClaims(current.Namespace).UpdateStatus(t.Context(), current,
+			metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := protected(); !slices.Equal(got, []string{"new", "wanted"}) {
+			t.Errorf("protected classes are %v after the release of two", got)
+		}
+	})
+}
+
 func TestEphemeralVolumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := record.NewFakeRecorder(100)
