@@ -459,7 +459,7 @@ func TestValidateResources(t *testing.T) {
 		{
 			"overhead is not negative",
 			"overhead: {cpu: -1}",
-			[]string{"spec.overhead[cpu]: greater than or equal to 0"},
+			[]string{"spec.overhead.limits[cpu]: greater than or equal to 0"},
 		},
 	})
 }

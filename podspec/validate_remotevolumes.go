@@ -9,6 +9,7 @@ import (
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 // maxUnit is the highest number of a partition or LUN.
@@ -88,10 +89,10 @@ func (k *validator) keyOf(at *field.Path, secret *corev1.LocalObjectReference) {
 
 func (k *validator) iscsi(at *field.Path, v *corev1.ISCSIVolumeSource) {
 	k.requireAll(at, "targetPortal", v.TargetPortal, "iqn", v.IQN)
-	if v.IQN != "" && !iscsiName(v.IQN) {
+	if v.IQN != "" && !IsISCSIName(v.IQN) {
 		k.invalid(at.Child("iqn"), v.IQN, "must be a name that begins with iqn, eui or naa")
 	}
-	if n := v.InitiatorName; n != nil && !iscsiName(*n) {
+	if n := v.InitiatorName; n != nil && !IsISCSIName(*n) {
 		k.invalid(at.Child("initiatorName"), *n, "must be a name that begins with iqn, eui or naa")
 	}
 	k.between(at.Child("lun"), int64(v.Lun), 0, maxUnit)
@@ -100,9 +101,9 @@ func (k *validator) iscsi(at *field.Path, v *corev1.ISCSIVolumeSource) {
 	}
 }
 
-// iscsiName reports whether a name has one of the three forms: iqn.YEAR-MONTH.DOMAIN:NAME, or eui.
+// IsISCSIName reports whether a name has one of the three forms: iqn.YEAR-MONTH.DOMAIN:NAME, or eui.
 // or naa. followed by digits.
-func iscsiName(name string) bool {
+func IsISCSIName(name string) bool {
 	kind, rest, _ := strings.Cut(name, ".")
 	strange := func(r rune) bool {
 		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
@@ -190,14 +191,6 @@ func ValidateClaimSpec(c *corev1.PersistentVolumeClaimSpec, at *field.Path) fiel
 	} else if size.Sign() <= 0 {
 		k.invalid(resources.Key(string(corev1.ResourceStorage)), size.String(), "must be greater than zero")
 	}
-	if limit, limited := c.Resources.Limits[corev1.ResourceStorage]; limited && requested && size.Cmp(limit) > 0 {
-		k.invalid(
-			resources.Child("requests"),
-			size.String(),
-			"must be less than or equal to storage limit of %s",
-			limit.String(),
-		)
-	}
 	if n := c.StorageClassName; n != nil && *n != "" {
 		k.each(at.Child("storageClassName"), *n, utilvalidation.IsDNS1123Subdomain(*n))
 	}
@@ -208,13 +201,43 @@ func ValidateClaimSpec(c *corev1.PersistentVolumeClaimSpec, at *field.Path) fiel
 		corev1.PersistentVolumeBlock,
 		corev1.PersistentVolumeFilesystem,
 	)
-	if d := c.DataSource; d != nil {
-		k.requireAll(at.Child("dataSource"), "name", d.Name, "kind", d.Kind)
-	}
-	if d := c.DataSourceRef; d != nil {
-		k.requireAll(at.Child("dataSourceRef"), "name", d.Name, "kind", d.Kind)
+	k.dataSource(at, c)
+	if n := c.VolumeAttributesClassName; n != nil && *n != "" {
+		k.each(at.Child("volumeAttributesClassName"), *n, utilvalidation.IsDNS1123Subdomain(*n))
 	}
 	return k.errs
+}
+
+// dataSource validates the data source of a claim. Both of its fields hold the same, unless it is in another namespace.
+func (k *validator) dataSource(at *field.Path, c *corev1.PersistentVolumeClaimSpec) {
+	d, r := c.DataSource, c.DataSourceRef
+	if d != nil {
+		k.dataReference(at.Child("dataSource"), ptr.Deref(d.APIGroup, ""), d.Kind, d.Name)
+	}
+	if r == nil {
+		return
+	}
+	k.dataReference(at.Child("dataSourceRef"), ptr.Deref(r.APIGroup, ""), r.Kind, r.Name)
+	namespace := ptr.Deref(r.Namespace, "")
+	if namespace != "" {
+		k.each(at.Child("dataSourceRef", "namespace"), namespace, utilvalidation.IsDNS1123Label(namespace))
+	}
+	switch {
+	case d == nil:
+	case namespace != "":
+		k.invalid(at, at.Child("dataSource").String(), "may not be specified when dataSourceRef.namespace is specified")
+	case d.Kind != r.Kind || d.Name != r.Name || ptr.Deref(d.APIGroup, "") != ptr.Deref(r.APIGroup, ""):
+		k.invalid(at, at.Child("dataSource").String(), "must match dataSourceRef")
+	}
+}
+
+func (k *validator) dataReference(at *field.Path, group, kind, name string) {
+	k.requireAll(at, "name", name, "kind", kind)
+	if group != "" {
+		k.each(at.Child("apiGroup"), group, utilvalidation.IsDNS1123Subdomain(group))
+	} else if kind != "PersistentVolumeClaim" {
+		k.invalid(at, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
+	}
 }
 
 // ValidateAccessModes returns every error of access modes.

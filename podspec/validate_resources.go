@@ -160,7 +160,7 @@ func thousandths(q resource.Quantity) *big.Int {
 
 // podResources validates pod-level resources and the overhead.
 func (k *validator) podResources(at *field.Path) {
-	k.overhead(at.Child("overhead"))
+	k.overhead(at.Child("overhead"), k.spec.Overhead)
 	r := k.spec.Resources
 	if r == nil {
 		return
@@ -188,9 +188,18 @@ func (k *validator) podResources(at *field.Path) {
 	}
 }
 
-func (k *validator) overhead(at *field.Path) {
-	for _, name := range slices.Sorted(maps.Keys(k.spec.Overhead)) {
-		k.containerResourceName(at.Key(string(name)), name)
-		k.quantity(at.Key(string(name)), name, k.spec.Overhead[name])
+// ValidateOverhead returns every error of the overhead of a pod or a RuntimeClass at a path.
+func ValidateOverhead(overhead corev1.ResourceList, at *field.Path) field.ErrorList {
+	k := &validator{}
+	k.overhead(at, overhead)
+	return k.errs
+}
+
+// overhead validates an overhead. Errors are about its "limits", as in Kubernetes.
+func (k *validator) overhead(at *field.Path, overhead corev1.ResourceList) {
+	for _, name := range slices.Sorted(maps.Keys(overhead)) {
+		path := at.Child("limits").Key(string(name))
+		k.containerResourceName(path, name)
+		k.quantity(path, name, overhead[name])
 	}
 }

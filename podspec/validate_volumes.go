@@ -40,6 +40,13 @@ func (k *validator) volumes(at *field.Path) {
 	}
 }
 
+// ValidateVolumeSource returns every error of the source of a volume. at is the path of the field that is set.
+func ValidateVolumeSource(at *field.Path, v *corev1.VolumeSource) field.ErrorList {
+	k := &validator{}
+	k.volumeSource(at, v)
+	return k.errs
+}
+
 // volumeSource validates the source of a volume.
 func (k *validator) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 	switch {

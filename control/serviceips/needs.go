@@ -1,11 +1,15 @@
 package serviceips
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"berth/control/validation"
 )
 
 // needsAddress reports whether a Service has cluster IPs.
@@ -68,76 +72,128 @@ func family(a netip.Addr) corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-// familiesOfAddresses sets the IP families of the addresses that a Service requests.
-func familiesOfAddresses(sp *corev1.ServiceSpec, at *field.Path) *field.Error {
-	for i, text := range sp.ClusterIPs {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return nil //nolint:nilerr // headless, or rejected by validation
-		}
-		switch {
-		case i >= len(sp.IPFamilies):
-			sp.IPFamilies = append(sp.IPFamilies, family(a))
-		case sp.IPFamilies[i] != family(a):
-			return field.Invalid(
-				at.Index(i),
-				text,
-				"expected an "+string(sp.IPFamilies[i])+" value as indicated by `ipFamilies["+string(rune('0'+i))+"]`",
-			)
-		}
-	}
-	return nil
-}
-
-// setFamilies sets the IP families and the policy of a Service from those of the cluster.
-func setFamilies(s *corev1.Service, cluster []corev1.IPFamily) *field.Error {
+// setFamilies sets the IP families and the policy of a Service from those of the cluster. old is nil for a new Service.
+// The families are set before the validation of the whole object, so that addresses can be allocated.
+func setFamilies(s, old *corev1.Service, cluster []corev1.IPFamily) field.ErrorList {
 	sp := &s.Spec
 	if !needsAddress(s) {
 		sp.IPFamilies, sp.IPFamilyPolicy = nil, nil
 		return nil
 	}
+	if old != nil && keepsPreferredFamilies(s, old) {
+		return nil
+	}
 	anyFamily := headless(s) && len(sp.Selector) == 0 // its endpoints may have any family
 	if sp.IPFamilyPolicy == nil {
 		policy := corev1.IPFamilyPolicySingleStack
-		if len(sp.ClusterIPs) > 1 || len(sp.IPFamilies) > 1 || anyFamily && len(sp.IPFamilies) == 0 {
+		switch {
+		case old != nil && old.Spec.IPFamilyPolicy != nil:
+			policy = *old.Spec.IPFamilyPolicy
+		case anyFamily:
 			policy = corev1.IPFamilyPolicyRequireDualStack
 		}
 		sp.IPFamilyPolicy = &policy
 	}
-	policy := *sp.IPFamilyPolicy
-	at := field.NewPath("spec")
-	if err := familiesOfAddresses(sp, at.Child("clusterIPs")); err != nil {
-		return err
+	if errs := validation.ServiceAddresses(s, old); len(errs) > 0 {
+		return errs
+	}
+	errs := changeOfPolicy(sp, old)
+	errs = append(errs, familiesOfAddresses(sp, cluster)...)
+	if len(errs) > 0 {
+		return errs
+	}
+	if !anyFamily {
+		if errs := configured(sp, cluster); len(errs) > 0 {
+			return errs
+		}
 	}
 	if len(sp.IPFamilies) == 0 {
 		sp.IPFamilies = []corev1.IPFamily{cluster[0]}
 	}
-	if policy == corev1.IPFamilyPolicySingleStack {
-		if len(sp.IPFamilies) > 1 {
-			return field.Invalid(
-				at.Child("ipFamilyPolicy"),
-				policy,
-				"must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified",
-			)
-		}
-	} else if len(sp.IPFamilies) == 1 {
+	if *sp.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack && len(sp.IPFamilies) == 1 {
 		for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
 			if f != sp.IPFamilies[0] && (anyFamily || slices.Contains(cluster, f)) {
 				sp.IPFamilies = append(sp.IPFamilies, f)
+				break
 			}
 		}
 	}
-	if anyFamily {
-		return nil
+	return nil
+}
+
+// keepsPreferredFamilies reports whether an update leaves a Service with PreferDualStack as it is. It does not get or
+// lose an address because the cluster has changed.
+func keepsPreferredFamilies(s, old *corev1.Service) bool {
+	prefers := func(s *corev1.Service) bool {
+		return ptr.Deref(s.Spec.IPFamilyPolicy, corev1.IPFamilyPolicyPreferDualStack) ==
+			corev1.IPFamilyPolicyPreferDualStack
 	}
-	if policy == corev1.IPFamilyPolicyRequireDualStack && len(cluster) < 2 {
-		return field.Invalid(at.Child("ipFamilyPolicy"), policy,
-			"this cluster is not configured for dual-stack services")
+	return s.Spec.IPFamilyPolicy != nil && s.Spec.Type == old.Spec.Type && prefers(s) && prefers(old) &&
+		slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) && slices.Equal(s.Spec.IPFamilies, old.Spec.IPFamilies)
+}
+
+// changeOfPolicy releases the second address and family of a Service that becomes SingleStack, and validates that a
+// policy permits as many of them.
+func changeOfPolicy(sp *corev1.ServiceSpec, old *corev1.Service) (errs field.ErrorList) {
+	policy, at := *sp.IPFamilyPolicy, field.NewPath("spec", "ipFamilyPolicy")
+	single := policy == corev1.IPFamilyPolicySingleStack
+	if old != nil && single {
+		if slices.Equal(sp.ClusterIPs, old.Spec.ClusterIPs) && len(sp.ClusterIPs) > 1 {
+			sp.ClusterIPs = sp.ClusterIPs[:1]
+		}
+		if slices.Equal(sp.IPFamilies, old.Spec.IPFamilies) && len(sp.IPFamilies) > 1 {
+			sp.IPFamilies = sp.IPFamilies[:1]
+		}
+	}
+	if old != nil && !single {
+		if n := len(sp.ClusterIPs); n > 0 && n < len(old.Spec.ClusterIPs) {
+			errs = append(errs, field.Invalid(at, policy, "must be 'SingleStack' to release the secondary cluster IP"))
+		}
+		if n := len(sp.IPFamilies); n > 0 && n < len(old.Spec.IPFamilies) {
+			errs = append(errs, field.Invalid(at, policy, "must be 'SingleStack' to release the secondary IP family"))
+		}
+	}
+	const several = "must be 'RequireDualStack' or 'PreferDualStack' when multiple %s are specified"
+	if single && len(sp.ClusterIPs) == 2 {
+		errs = append(errs, field.Invalid(at, policy, fmt.Sprintf(several, "cluster IPs")))
+	}
+	if single && len(sp.IPFamilies) == 2 {
+		errs = append(errs, field.Invalid(at, policy, fmt.Sprintf(several, "IP families")))
+	}
+	return errs
+}
+
+// familiesOfAddresses sets the missing IP families of the addresses that a Service requests.
+func familiesOfAddresses(sp *corev1.ServiceSpec, cluster []corev1.IPFamily) (errs field.ErrorList) {
+	for i, text := range sp.ClusterIPs {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return errs // headless, or an old form that validation accepts
+		}
+		if i < len(sp.IPFamilies) {
+			continue
+		}
+		if f := family(a); slices.Contains(cluster, f) {
+			sp.IPFamilies = append(sp.IPFamilies, f)
+		} else {
+			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), sp.ClusterIPs,
+				string(f)+" is not configured on this cluster"))
+		}
+	}
+	return errs
+}
+
+// configured validates that the cluster has the requested families.
+func configured(sp *corev1.ServiceSpec, cluster []corev1.IPFamily) (errs field.ErrorList) {
+	at := field.NewPath("spec")
+	if *sp.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack && len(cluster) < 2 {
+		errs = append(errs, field.Invalid(at.Child("ipFamilyPolicy"), *sp.IPFamilyPolicy,
+			"this cluster is not configured for dual-stack services"))
 	}
 	for i, f := range sp.IPFamilies {
 		if !slices.Contains(cluster, f) {
-			return field.Invalid(at.Child("ipFamilies").Index(i), f, "not configured on this cluster")
+			errs = append(errs, field.Invalid(at.Child("ipFamilies").Index(i), f, "not configured on this cluster"))
 		}
 	}
-	return nil
+	return errs
 }

@@ -94,8 +94,13 @@ func TestSetFamilies(t *testing.T) {
 			cluster: dual[:1], want: dual[:1], policy: prefer},
 		{name: "requested order of families", of: service(corev1.ServiceTypeNodePort, policy(require), families(six)),
 			cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
-		{name: "two families imply RequireDualStack", of: service(corev1.ServiceTypeClusterIP, families(six, four)),
-			cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
+		{name: "two families need a policy", of: service(corev1.ServiceTypeClusterIP, families(six, four)),
+			cluster: dual, wantErr: "when multiple IP families are specified"},
+		{name: "address of a family that the cluster does not have",
+			of: service(corev1.ServiceTypeClusterIP, addresses("fd00::7")), cluster: dual[:1],
+			wantErr: "spec.clusterIPs[0]: Invalid value"},
+		{name: "family twice", of: service(corev1.ServiceTypeClusterIP, families(four, four)), cluster: dual,
+			wantErr: "spec.ipFamilies[1]: Duplicate value"},
 		{name: "RequireDualStack on a single-stack cluster", of: service(corev1.ServiceTypeClusterIP, policy(require)),
 			cluster: dual[:1], wantErr: "not configured for dual-stack"},
 		{name: "family that the cluster does not have", of: service(corev1.ServiceTypeClusterIP, families(six)),
@@ -118,15 +123,15 @@ func TestSetFamilies(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			err := setFamilies(c.of, c.cluster)
+			errs := setFamilies(c.of, nil, c.cluster)
 			if c.wantErr != "" {
-				if err == nil || !strings.Contains(err.Error(), c.wantErr) {
+				if err := errs.ToAggregate(); err == nil || !strings.Contains(err.Error(), c.wantErr) {
 					t.Errorf("got error %v, want %q", err, c.wantErr)
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
+			if len(errs) > 0 {
+				t.Fatal(errs)
 			}
 			if !slices.Equal(c.of.Spec.IPFamilies, c.want) {
 				t.Errorf("families %q, want %q", c.of.Spec.IPFamilies, c.want)
@@ -169,11 +174,11 @@ func FuzzSetFamilies(f *testing.F) {
 			s.Spec.Selector = map[string]string{"a": "b"}
 		}
 		cluster := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
-		if setFamilies(s, cluster) != nil {
+		if len(setFamilies(s, nil, cluster)) > 0 {
 			return
 		}
 		settled := s.DeepCopy()
-		if err := setFamilies(s, cluster); err != nil || !slices.Equal(s.Spec.IPFamilies, settled.Spec.IPFamilies) ||
+		if err := setFamilies(s, nil, cluster); len(err) > 0 || !slices.Equal(s.Spec.IPFamilies, settled.Spec.IPFamilies) ||
 			*s.Spec.IPFamilyPolicy != *settled.Spec.IPFamilyPolicy {
 			t.Errorf("setFamilies is not idempotent: got %v, want %v, error %v", s.Spec, settled.Spec, err)
 		}

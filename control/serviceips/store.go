@@ -160,8 +160,8 @@ func (s *Store) beginUpdate(
 func noFinish(context.Context, bool) {}
 
 func (s *Store) allocate(ctx context.Context, svc, old *corev1.Service, dryRun []string) error {
-	if err := setFamilies(svc, s.options.Ranges.families()); err != nil {
-		return invalid(svc, err)
+	if errs := setFamilies(svc, old, s.options.Ranges.families()); len(errs) > 0 {
+		return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), svc.Name, errs)
 	}
 	stored := svc
 	if old != nil {

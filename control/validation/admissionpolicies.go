@@ -21,6 +21,7 @@ import (
 func policyRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 	return map[schema.GroupKind]rules.Rules{
 		admissionKind("ValidatingAdmissionPolicy"): definition[*admissionv1.ValidatingAdmissionPolicy]{
+			AnyFinalizer:  true,
 			ClusterScoped: true, ValidateNewName: newAdmissionName,
 			SetDefaults: func(p *admissionv1.ValidatingAdmissionPolicy) {
 				rules.SetIfNil(&p.Spec.FailurePolicy, admissionv1.Fail)
@@ -33,6 +34,7 @@ func policyRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 			ValidateStatus: (*validator).validatingPolicyStatus,
 		}.Rules(compiling(compilers)),
 		admissionKind("ValidatingAdmissionPolicyBinding"): definition[*admissionv1.ValidatingAdmissionPolicyBinding]{
+			AnyFinalizer:  true,
 			ClusterScoped: true, ValidateNewName: newAdmissionName,
 			SetDefaults: func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
 				defaultMatchResources(b.Spec.MatchResources)
@@ -44,6 +46,7 @@ func policyRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 			},
 		}.Rules(compiling(compilers)),
 		admissionKind("MutatingAdmissionPolicy"): definition[*admissionv1.MutatingAdmissionPolicy]{
+			AnyFinalizer:  true,
 			ClusterScoped: true, ValidateNewName: newAdmissionName,
 			SetDefaults: func(p *admissionv1.MutatingAdmissionPolicy) {
 				rules.SetIfNil(&p.Spec.FailurePolicy, admissionv1.Fail)
@@ -55,6 +58,7 @@ func policyRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 			ValidateUpdate: (*validator).mutatingPolicy,
 		}.Rules(compiling(compilers)),
 		admissionKind("MutatingAdmissionPolicyBinding"): definition[*admissionv1.MutatingAdmissionPolicyBinding]{
+			AnyFinalizer:  true,
 			ClusterScoped: true, ValidateNewName: newAdmissionName,
 			SetDefaults: func(b *admissionv1.MutatingAdmissionPolicyBinding) {
 				defaultMatchResources(b.Spec.MatchResources)

@@ -30,6 +30,7 @@ var reviewVersions = []string{"v1", "v1beta1"}
 func webhookRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 	return map[schema.GroupKind]rules.Rules{
 		admissionKind("ValidatingWebhookConfiguration"): definition[*admissionv1.ValidatingWebhookConfiguration]{
+			AnyFinalizer:  true,
 			ClusterScoped: true, ValidateNewName: newAdmissionName,
 			SetDefaults: func(c *admissionv1.ValidatingWebhookConfiguration) {
 				for i := range c.Webhooks {
@@ -44,6 +45,7 @@ func webhookRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 			},
 		}.Rules(compiling(compilers)),
 		admissionKind("MutatingWebhookConfiguration"): definition[*admissionv1.MutatingWebhookConfiguration]{
+			AnyFinalizer:  true,
 			ClusterScoped: true, ValidateNewName: newAdmissionName,
 			SetDefaults: func(c *admissionv1.MutatingWebhookConfiguration) {
 				for i := range c.Webhooks {

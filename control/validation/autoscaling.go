@@ -184,7 +184,7 @@ func (k *validator) metric(at *field.Path, m *autoscalingv2.MetricSpec) {
 	if m.Type == "" {
 		k.Required(at.Child("type"), "must specify a metric source type")
 	}
-	rules.OneOf(k, at.Child("type"), m.Type, autoscalingv2.ContainerResourceMetricSourceType,
+	rules.OneOfIfSet(k, at.Child("type"), &m.Type, autoscalingv2.ContainerResourceMetricSourceType,
 		autoscalingv2.ExternalMetricSourceType, autoscalingv2.ObjectMetricSourceType,
 		autoscalingv2.PodsMetricSourceType, autoscalingv2.ResourceMetricSourceType)
 	for _, s := range sources {

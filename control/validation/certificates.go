@@ -22,6 +22,9 @@ func (k *validator) request(r *certificatesv1.CertificateSigningRequest) {
 		k.Invalid(spec.Child("request"), r.Spec.Request, "%s", err)
 	}
 	k.signer(spec.Child("signerName"), r.Spec.SignerName)
+	if r.Spec.SignerName == "kubernetes.io/legacy-unknown" {
+		k.Invalid(spec.Child("signerName"), r.Spec.SignerName, "the legacy signerName is not allowed via this API version")
+	}
 	usages := spec.Child("usages")
 	if len(r.Spec.Usages) == 0 {
 		k.Required(usages, "usages is required for all v1 CSRs")
@@ -62,6 +65,10 @@ func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningReque
 			status.Child("certificate"),
 			"updates may not set certificate content if existing certificate content is not empty",
 		)
+	}
+	if message := certificateError(r.Status.Certificate); message != "" &&
+		!equality.Semantic.DeepEqual(r.Status.Certificate, old.Status.Certificate) {
+		k.Invalid(status.Child("certificate"), "<certificate data>", "%s", message)
 	}
 	contains := func(
 		list []certificatesv1.CertificateSigningRequestCondition,
@@ -104,4 +111,30 @@ func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningReque
 			k.Forbidden(at, "updates may not remove a condition of type \""+string(c)+"\"")
 		}
 	}
+}
+
+// certificateError returns what is wrong with issued certificates in PEM format, or "". None are right.
+func certificateError(data []byte) string {
+	if len(data) == 0 {
+		return ""
+	}
+	blocks := 0
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		blocks++
+		if block.Type != "CERTIFICATE" {
+			return "only CERTIFICATE PEM blocks are allowed, found \"" + block.Type + "\""
+		}
+		if len(block.Headers) != 0 {
+			return "no PEM block headers are permitted"
+		}
+		if certificates, err := x509.ParseCertificates(block.Bytes); err != nil {
+			return err.Error()
+		} else if len(certificates) == 0 {
+			return "found CERTIFICATE PEM block containing 0 certificates"
+		}
+	}
+	if blocks == 0 {
+		return "must contain at least one CERTIFICATE PEM block"
+	}
+	return ""
 }

@@ -3,6 +3,7 @@ package validation
 import (
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -35,7 +36,10 @@ var coreRules = map[schema.GroupKind]rules.Rules{
 	core("Secret"): definition[*corev1.Secret]{SetDefaults: podspec.SetSecretDefaults,
 		Validate:       func(k *validator, s *corev1.Secret) { k.addUnlessMetadata(podspec.ValidateSecret(s)) },
 		ValidateUpdate: (*validator).secretChange}.Rules(newValidator),
-	core("ServiceAccount"): definition[*corev1.ServiceAccount]{}.Rules(newValidator),
+	core("ServiceAccount"): definition[*corev1.ServiceAccount]{
+		Prepare:       keepSecretNames,
+		PrepareUpdate: func(a, _ *corev1.ServiceAccount) { keepSecretNames(a) },
+	}.Rules(newValidator),
 	core("Event"): definition[*corev1.Event]{
 		ValidateName: pathSegment, Validate: (*validator).event,
 	}.Rules(newValidator),
@@ -60,6 +64,8 @@ var coreRules = map[schema.GroupKind]rules.Rules{
 	}.Rules(newValidator),
 	core("Node"): definition[*corev1.Node]{
 		ClusterScoped:  true,
+		Prepare:        func(n *corev1.Node) { clearNodeFields(n, &corev1.Node{}) },
+		PrepareUpdate:  clearNodeFields,
 		SetDefaults:    defaultNode,
 		Validate:       (*validator).node,
 		ValidateUpdate: (*validator).nodeChange,
@@ -135,8 +141,9 @@ func (k *validator) checkImmutable(now, old *bool) bool {
 	return true
 }
 
+// immutableData validates that data has not changed. No data and an empty map differ, as in Kubernetes.
 func (k *validator) immutableData(name string, now, old any) {
-	if !equality.Semantic.DeepEqual(now, old) {
+	if !reflect.DeepEqual(now, old) {
 		k.Forbidden(field.NewPath(name), "field is immutable when `immutable` is set")
 	}
 }
@@ -324,4 +331,21 @@ func (k *validator) controllerStatus(r, _ *corev1.ReplicationController) {
 	k.NotMoreThan("readyReplicas", s.ReadyReplicas, "status.replicas", s.Replicas)
 	k.NotMoreThan("availableReplicas", s.AvailableReplicas, "status.replicas", s.Replicas)
 	k.NotMoreThan("availableReplicas", s.AvailableReplicas, "readyReplicas", s.ReadyReplicas)
+}
+
+// keepSecretNames clears everything but the names in references to secrets.
+func keepSecretNames(a *corev1.ServiceAccount) {
+	for i, s := range a.Secrets {
+		a.Secrets[i] = corev1.ObjectReference{Name: s.Name}
+	}
+}
+
+// clearNodeFields clears the fields of features that are off or have been removed, unless the Node already has them.
+func clearNodeFields(n, old *corev1.Node) {
+	if old.Spec.PodPreemptionPolicy == nil {
+		n.Spec.PodPreemptionPolicy = nil
+	}
+	if old.Spec.ConfigSource == nil { //nolint:staticcheck // old clients send it
+		n.Spec.ConfigSource = nil //nolint:staticcheck // see above
+	}
 }

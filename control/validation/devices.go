@@ -53,15 +53,16 @@ func deviceRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 			ValidateStatus: (*validator).claimStatus}.Rules(compiling(compilers)),
 		devices("ResourceClaimTemplate"): definition[*resourcev1.ResourceClaimTemplate]{
 			SetDefaults: func(t *resourcev1.ResourceClaimTemplate) { defaultRequests(&t.Spec.Spec.Devices) },
-			ValidateCreate: func(k *validator, t *resourcev1.ResourceClaimTemplate) {
+			Validate: func(k *validator, t *resourcev1.ResourceClaimTemplate) {
 				k.templateMetadata(spec.Child("metadata"), &t.Spec.ObjectMeta)
 				k.deviceClaim(spec.Child("spec", "devices"), &t.Spec.Spec.Devices)
 			},
 			ValidateUpdate: func(k *validator, t, old *resourcev1.ResourceClaimTemplate) {
-				k.Immutable(spec, t.Spec,
-					old.Spec)
+				k.Immutable(spec, t.Spec, old.Spec)
 			}}.Rules(compiling(compilers)),
 		devices("ResourceSlice"): definition[*resourcev1.ResourceSlice]{ClusterScoped: true,
+			Prepare:       clearAlphaFields,
+			PrepareUpdate: func(s, _ *resourcev1.ResourceSlice) { clearAlphaFields(s) },
 			ValidateCreate: func(k *validator, s *resourcev1.ResourceSlice) {
 				k.resourceSlice(s, &resourcev1.ResourceSlice{})
 			},
@@ -306,4 +307,9 @@ func (k *validator) shareID(at *field.Path, id string) {
 				"characters",
 		)
 	}
+}
+
+// clearAlphaFields clears the fields of alpha features, which are off.
+func clearAlphaFields(s *resourcev1.ResourceSlice) {
+	s.Spec.SkipNodeOperations, s.Spec.PartitionTypeAttribute = nil, nil
 }

@@ -57,8 +57,6 @@ func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 		}
 		distinct(k, at, s.Spec.SharedCounters, func(c resourcev1.CounterSet) string { return c.Name })
 	}
-	k.partitionType(&s.Spec)
-	k.skippedOperations(spec.Child("skipNodeOperations"), s.Spec.SkipNodeOperations)
 }
 
 func isTrue(p *bool) bool { return p != nil && *p }
@@ -287,40 +285,6 @@ func (k *validator) consumption(at *field.Path, list []resourcev1.DeviceCounterC
 		}
 	}
 	distinct(k, at, list, func(c resourcev1.DeviceCounterConsumption) string { return c.CounterSet })
-}
-
-// partitionType validates the attribute that names the partition type of a device.
-func (k *validator) partitionType(s *resourcev1.ResourceSliceSpec) {
-	if s.PartitionTypeAttribute == nil {
-		return
-	}
-	name, at := *s.PartitionTypeAttribute, spec.Child("partitionTypeAttribute")
-	before := len(k.Errors())
-	if k.fullyQualified(at, name); len(k.Errors()) > before {
-		return
-	}
-	bare, _ := strings.CutPrefix(string(name), s.Driver+"/")
-	consumers := 0
-	for i, d := range s.Devices {
-		if len(d.ConsumesCounters) == 0 {
-			continue
-		}
-		consumers++
-		a, found := d.Attributes[resourcev1.QualifiedName(name)]
-		if !found {
-			a, found = d.Attributes[resourcev1.QualifiedName(bare)]
-		}
-		path := spec.Child("devices").Index(i).Child("attributes").Key(string(name))
-		if !found {
-			k.Required(path, "device consumes counters and `partitionTypeAttribute` names this attribute, so it "+
-				"must be set")
-		} else if a.StringValue == nil {
-			k.Invalid(path, "", "must be a string value because `partitionTypeAttribute` names this attribute")
-		}
-	}
-	if consumers == 0 {
-		k.Invalid(at, name, "may only be set on a slice which declares devices that consume counters")
-	}
 }
 
 func (k *validator) skippedOperations(at *field.Path, list []resourcev1.SkipNodeOperation) {

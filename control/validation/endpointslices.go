@@ -18,6 +18,9 @@ const (
 )
 
 func defaultSlice(s *discoveryv1.EndpointSlice) {
+	for i := range s.Endpoints {
+		s.Endpoints[i].DeprecatedTopology = nil // v1 does not store it
+	}
 	for i := range s.Ports {
 		rules.SetIfNil(&s.Ports[i].Name, "")
 		rules.SetIfNil(&s.Ports[i].Protocol, corev1.ProtocolTCP)
@@ -52,7 +55,7 @@ func (k *validator) slice(s *discoveryv1.EndpointSlice) {
 			}
 			k.endpointAddress(addresses.Index(j), a)
 			if strings.Contains(a, ":") != (s.AddressType == discoveryv1.AddressTypeIPv6) {
-				k.Invalid(addresses.Index(j), a, "must be an %s address", s.AddressType)
+				k.Invalid(addresses, a, "must be an %s address", s.AddressType)
 			}
 		}
 		if e.NodeName != nil {

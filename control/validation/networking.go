@@ -58,7 +58,7 @@ var networkingRules = map[schema.GroupKind]rules.Rules{
 			}
 			return out
 		},
-		ValidateCreate: (*validator).ipAddress,
+		Validate: (*validator).ipAddress,
 		ValidateUpdate: func(k *validator, a, old *networkingv1.IPAddress) {
 			k.Immutable(spec.Child("parentRef"), a.Spec.ParentRef, old.Spec.ParentRef)
 		},

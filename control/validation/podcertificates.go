@@ -67,6 +67,11 @@ func (k *validator) podCertificateRequest(r *certificatesv1.PodCertificateReques
 		k.Add(field.TooLong(stubRequest, "", maxStubRequest))
 		return
 	}
+	if len(s.StubPKCS10Request) == 0 {
+		k.Invalid(spec, field.OmitValueType{},
+			"exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set")
+		return
+	}
 	if message := stubRequestError(s.StubPKCS10Request); message != "" {
 		k.Invalid(stubRequest, field.OmitValueType{}, "%s", message)
 	}

@@ -36,28 +36,26 @@ func (k *validator) priorityLevel(p *flowcontrolv1.PriorityLevelConfiguration) {
 	if exempt != (p.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt) {
 		k.Invalid(spec.Child("type"), p.Spec.Type, "type must be 'Exempt' if and only if name is 'exempt'")
 	}
+	if p.Spec.Limited != nil && p.Spec.Type != flowcontrolv1.PriorityLevelEnablementLimited {
+		k.Forbidden(spec.Child("limited"), "must be nil if the type is not Limited")
+	}
+	if p.Spec.Exempt != nil && p.Spec.Type != flowcontrolv1.PriorityLevelEnablementExempt {
+		k.Forbidden(spec.Child("exempt"), "must be nil if the type is not Exempt")
+	}
 	switch p.Spec.Type {
 	case flowcontrolv1.PriorityLevelEnablementExempt:
-		if p.Spec.Limited != nil {
-			k.Forbidden(spec.Child("limited"), "must be nil if the type is not Limited")
-		}
-		if e := p.Spec.Exempt; e == nil {
-			k.Required(spec.Child("exempt"), "must not be empty when type is Exempt")
-		} else {
+		if e := p.Spec.Exempt; e != nil {
 			k.shares(spec.Child("exempt"), e.NominalConcurrencyShares, e.LendablePercent)
 		}
 	case flowcontrolv1.PriorityLevelEnablementLimited:
-		if p.Spec.Exempt != nil {
-			k.Forbidden(spec.Child("exempt"), "must be nil if the type is Limited")
-		}
 		if p.Spec.Limited == nil {
 			k.Required(spec.Child("limited"), "must not be empty when type is Limited")
 		} else {
 			k.limited(spec.Child("limited"), p.Spec.Limited)
 		}
 	default:
-		k.Add(field.NotSupported(spec.Child("type"), p.Spec.Type, []flowcontrolv1.PriorityLevelEnablement{
-			flowcontrolv1.PriorityLevelEnablementExempt, flowcontrolv1.PriorityLevelEnablementLimited}))
+		rules.OneOf(k, spec.Child("type"), p.Spec.Type,
+			flowcontrolv1.PriorityLevelEnablementExempt, flowcontrolv1.PriorityLevelEnablementLimited)
 	}
 	k.fixedPriorityLevel(p)
 	k.priorityLevelStatus(p)
@@ -108,8 +106,8 @@ func (k *validator) limited(at *field.Path, l *flowcontrolv1.LimitedPriorityLeve
 			k.queuing(queuing, l.LimitResponse.Queuing)
 		}
 	default:
-		k.Add(field.NotSupported(response.Child("type"), l.LimitResponse.Type, []flowcontrolv1.LimitResponseType{
-			flowcontrolv1.LimitResponseTypeQueue, flowcontrolv1.LimitResponseTypeReject}))
+		rules.OneOf(k, response.Child("type"), l.LimitResponse.Type,
+			flowcontrolv1.LimitResponseTypeQueue, flowcontrolv1.LimitResponseTypeReject)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -72,7 +73,11 @@ func (k *validator) clusterRole(r *rbacv1.ClusterRole) {
 		k.Required(at, "at least one clusterRoleSelector required if aggregationRule is non-nil")
 	}
 	for i := range r.AggregationRule.ClusterRoleSelectors {
-		k.Selector(at.Index(i), &r.AggregationRule.ClusterRoleSelectors[i])
+		selector := &r.AggregationRule.ClusterRoleSelectors[i]
+		k.Selector(at.Index(i), selector)
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			k.Invalid(at.Index(i), selector, "invalid label selector: %v", err)
+		}
 	}
 }
 

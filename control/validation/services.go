@@ -257,6 +257,17 @@ func (k *validator) serviceType(s *corev1.Service) {
 	k.Name(spec.Child("externalName"), strings.TrimSuffix(s.Spec.ExternalName, "."), validation.IsDNS1123Subdomain)
 }
 
+// ServiceAddresses returns the errors of the cluster IPs, IP families and IP family policy of a Service. old is nil for
+// a new Service.
+func ServiceAddresses(s, old *corev1.Service) field.ErrorList {
+	k := newValidator()
+	if old == nil {
+		old = &corev1.Service{}
+	}
+	k.clusterIPs(s, old)
+	return k.Errors()
+}
+
 // clusterIPs validates the cluster IPs of a Service and their families.
 func (k *validator) clusterIPs(s, old *corev1.Service) {
 	if s.Spec.Type == corev1.ServiceTypeExternalName {

@@ -1,6 +1,7 @@
 package validation
 
 import (
+	"slices"
 	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -34,6 +35,7 @@ var smallGroupRules = map[schema.GroupKind]rules.Rules{
 	{Group: "events.k8s.io", Kind: "Event"}: definition[*corev1.Event]{Validate: (*validator).event,
 		ValidateCreate: (*validator).newEvent, ValidateUpdate: (*validator).eventChange}.Rules(newValidator),
 	{Group: "coordination.k8s.io", Kind: "Lease"}: definition[*coordinationv1.Lease]{
+		AnyFinalizer: true,
 		// Coordinated leader election is not enabled by default.
 		Prepare: func(l *coordinationv1.Lease) { l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil },
 		PrepareUpdate: func(l, _ *coordinationv1.Lease) {
@@ -136,14 +138,29 @@ func (k *validator) priorityClass(p *schedulingv1.PriorityClass) {
 }
 
 func (k *validator) runtimeClass(r *nodev1.RuntimeClass) {
-	k.InvalidEach(field.NewPath("handler"), r.Handler, validation.IsDNS1123Label(r.Handler))
+	k.Name(field.NewPath("handler"), r.Handler, validation.IsDNS1123Label)
 	if r.Overhead != nil {
-		k.quantities(field.NewPath("overhead", "podFixed"), r.Overhead.PodFixed)
+		k.AddAll(podspec.ValidateOverhead(r.Overhead.PodFixed, field.NewPath("overhead")))
 	}
 	if r.Scheduling != nil {
 		at := field.NewPath("scheduling")
 		k.AddAll(metavalidation.ValidateLabels(r.Scheduling.NodeSelector, at.Child("nodeSelector")))
-		k.AddAll(podspec.ValidateTolerations(r.Scheduling.Tolerations, at.Child("tolerations")))
+		tolerations := slices.Clone(r.Scheduling.Tolerations)
+		for i := range tolerations { // a RuntimeClass does not compare numbers
+			t, operator := &tolerations[i], at.Child("tolerations").Index(i).Child("operator")
+			if t.Operator == corev1.TolerationOpLt || t.Operator == corev1.TolerationOpGt {
+				k.Add(field.NotSupported(operator, t.Operator,
+					[]corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists}))
+				t.Operator, t.Value = corev1.TolerationOpExists, ""
+			}
+		}
+		k.AddAll(podspec.ValidateTolerations(tolerations, at.Child("tolerations")))
+		for i, t := range r.Scheduling.Tolerations {
+			same := func(other corev1.Toleration) bool { return other.MatchToleration(&t) }
+			if slices.ContainsFunc(r.Scheduling.Tolerations[:i], same) {
+				k.Add(field.Duplicate(at.Child("tolerations").Index(i), t))
+			}
+		}
 	}
 }
 

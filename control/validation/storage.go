@@ -1,17 +1,18 @@
 package validation
 
 import (
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"berth/internal/rules"
 	"berth/podspec"
@@ -30,13 +31,12 @@ var storageRules = map[schema.GroupKind]rules.Rules{
 	core("PersistentVolume"): definition[*corev1.PersistentVolume]{ClusterScoped: true, SetDefaults: defaultVolume,
 		Validate: (*validator).volume, ValidateUpdate: (*validator).volumeChange}.Rules(newValidator),
 	core("PersistentVolumeClaim"): definition[*corev1.PersistentVolumeClaim]{SetDefaults: podspec.SetClaimDefaults,
-		Prepare: func(c *corev1.PersistentVolumeClaim) {
-			c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+		Prepare: prepareClaim,
+		PrepareUpdate: func(c, old *corev1.PersistentVolumeClaim) {
+			prepareDataSource(&c.Spec, &old.Spec)
 		},
 		Validate: (*validator).claim, ValidateUpdate: (*validator).claimChange,
-		ValidateStatus: func(k *validator, c, _ *corev1.PersistentVolumeClaim) {
-			k.quantities(status.Child("capacity"), c.Status.Capacity)
-		}}.Rules(newValidator),
+		ValidateStatus: (*validator).volumeClaimStatus}.Rules(newValidator),
 	storage("StorageClass"): definition[*storagev1.StorageClass]{ClusterScoped: true,
 		SetDefaults: func(c *storagev1.StorageClass) {
 			rules.SetIfNil(&c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
@@ -45,14 +45,14 @@ var storageRules = map[schema.GroupKind]rules.Rules{
 		Validate: (*validator).storageClass, ValidateUpdate: (*validator).storageClassChange}.Rules(newValidator),
 	storage("CSIDriver"): definition[*storagev1.CSIDriver]{
 		ClusterScoped: true, SetDefaults: defaultDriver,
+		Validate: (*validator).csiDriver, ValidateUpdate: (*validator).csiDriverChange,
 	}.Rules(newValidator),
 	storage("CSINode"): definition[*storagev1.CSINode]{
-		ClusterScoped: true, Validate: (*validator).csiNode,
+		ClusterScoped: true, Validate: (*validator).csiNode, ValidateUpdate: (*validator).csiNodeChange,
+		ValidateStatus: (*validator).csiNodeStatus,
 	}.Rules(newValidator),
 	storage("CSIStorageCapacity"): definition[*storagev1.CSIStorageCapacity]{
-		Validate: func(k *validator, c *storagev1.CSIStorageCapacity) {
-			k.Name(field.NewPath("storageClassName"), c.StorageClassName, validation.IsDNS1123Subdomain)
-		},
+		Validate: (*validator).storageCapacity, ValidateUpdate: (*validator).storageCapacityChange,
 	}.Rules(newValidator),
 	storage("VolumeAttributesClass"): definition[*storagev1.VolumeAttributesClass]{
 		ClusterScoped:  true,
@@ -60,203 +60,98 @@ var storageRules = map[schema.GroupKind]rules.Rules{
 		ValidateUpdate: (*validator).attributesClassChange,
 	}.Rules(newValidator),
 	storage("VolumeAttachment"): definition[*storagev1.VolumeAttachment]{
-		ClusterScoped:  true,
-		Validate:       (*validator).attachment,
-		ValidateUpdate: func(k *validator, a, old *storagev1.VolumeAttachment) { k.Immutable(spec, a.Spec, old.Spec) },
+		ClusterScoped: true,
+		Prepare:       func(a *storagev1.VolumeAttachment) { a.Status = storagev1.VolumeAttachmentStatus{} },
+		Validate:      (*validator).attachment,
+		ValidateUpdate: func(k *validator, a, old *storagev1.VolumeAttachment) {
+			k.Immutable(spec, a.Spec, old.Spec)
+		},
+		ValidateStatus: func(k *validator, a, old *storagev1.VolumeAttachment) {
+			k.attachment(a)
+			k.Immutable(spec, a.Spec, old.Spec)
+		},
 	}.Rules(newValidator),
-}
-
-func defaultVolume(v *corev1.PersistentVolume) {
-	rules.SetIfZero(&v.Status.Phase, corev1.VolumePending)
-	rules.SetIfZero(&v.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
-	rules.SetIfNil(&v.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-	if h := v.Spec.HostPath; h != nil {
-		rules.SetIfNil(&h.Type, corev1.HostPathUnset)
-	}
-	if i := v.Spec.ISCSI; i != nil {
-		rules.SetIfZero(&i.ISCSIInterface, "default")
-	}
-	if r := v.Spec.RBD; r != nil {
-		rules.SetIfZero(&r.RBDPool, "rbd")
-		rules.SetIfZero(&r.RadosUser, "admin")
-		rules.SetIfZero(&r.Keyring, "/etc/ceph/keyring")
-	}
-	roundUpToMilli(v.Spec.Capacity)
-}
-
-func (k *validator) volume(v *corev1.PersistentVolume) {
-	k.AddAll(podspec.ValidateAccessModes(v.Spec.AccessModes, spec.Child("accessModes")))
-	at := spec.Child("capacity")
-	if len(v.Spec.Capacity) == 0 {
-		k.Required(at, "")
-	}
-	for _, name := range slices.Sorted(maps.Keys(v.Spec.Capacity)) {
-		if name != corev1.ResourceStorage {
-			k.Add(field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceStorage}))
-		}
-		if q := v.Spec.Capacity[name]; q.Sign() <= 0 {
-			k.Invalid(at.Key(string(name)), q.String(), "must be greater than zero")
-		}
-	}
-	rules.OneOf(k, spec.Child("persistentVolumeReclaimPolicy"), v.Spec.PersistentVolumeReclaimPolicy,
-		corev1.PersistentVolumeReclaimRecycle, corev1.PersistentVolumeReclaimDelete,
-		corev1.PersistentVolumeReclaimRetain)
-	rules.OneOfIfSet(
-		k,
-		spec.Child("volumeMode"),
-		v.Spec.VolumeMode,
-		corev1.PersistentVolumeBlock,
-		corev1.PersistentVolumeFilesystem,
-	)
-	if n := v.Spec.StorageClassName; n != "" {
-		k.InvalidEach(spec.Child("storageClassName"), n, validation.IsDNS1123Subdomain(n))
-	}
-	switch n := sources(&v.Spec.PersistentVolumeSource); {
-	case n == 0:
-		k.Required(spec, "must specify a volume type")
-	case n > 1:
-		k.Forbidden(spec, "may not specify more than 1 volume type")
-	}
-	if h := v.Spec.HostPath; h != nil {
-		if h.Path == "" {
-			k.Required(spec.Child("hostPath", "path"), "")
-		} else if slices.Contains(strings.Split(h.Path, "/"), "..") {
-			k.Invalid(spec.Child("hostPath", "path"), h.Path, "must not contain '..'")
-		}
-		if h.Path == "/" && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
-			k.Forbidden(spec.Child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'")
-		}
-	}
-	if l := v.Spec.Local; l != nil {
-		if l.Path == "" {
-			k.Required(spec.Child("local", "path"), "")
-		}
-		if v.Spec.NodeAffinity == nil {
-			k.Required(spec.Child("nodeAffinity"), "Local volume requires node affinity")
-		}
-	}
-	if c := v.Spec.CSI; c != nil {
-		if c.Driver == "" {
-			k.Required(spec.Child("csi", "driver"), "")
-		}
-		if c.VolumeHandle == "" {
-			k.Required(spec.Child("csi", "volumeHandle"), "")
-		}
-	}
-}
-
-// sources counts the volume sources that are set.
-func sources(s *corev1.PersistentVolumeSource) (n int) {
-	for _, f := range reflect.ValueOf(*s).Fields() {
-		if f.Kind() == reflect.Pointer && !f.IsNil() {
-			n++
-		}
-	}
-	return n
-}
-
-func (k *validator) volumeChange(v, old *corev1.PersistentVolume) {
-	if !equality.Semantic.DeepEqual(v.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource) {
-		changed := podspec.Differences("spec", old.Spec.PersistentVolumeSource, v.Spec.PersistentVolumeSource)
-		k.Forbidden(
-			spec.Child("persistentvolumesource"),
-			"spec.persistentvolumesource is immutable after creation\nchanged: "+strings.Join(changed, ", "),
-		)
-	}
-	k.Immutable(spec.Child("volumeMode"), v.Spec.VolumeMode, old.Spec.VolumeMode)
-	if old.Spec.NodeAffinity != nil {
-		k.Immutable(spec.Child("nodeAffinity"), v.Spec.NodeAffinity, old.Spec.NodeAffinity)
-	}
-}
-
-func (k *validator) claim(c *corev1.PersistentVolumeClaim) {
-	k.AddAll(podspec.ValidateClaimSpec(&c.Spec, spec))
-}
-
-func (k *validator) claimChange(c, old *corev1.PersistentVolumeClaim) {
-	rest := c.Spec.DeepCopy()
-	oldSpec := old.Spec
-	// A claim can be bound, a bound claim can be expanded, and a class can be set later.
-	if oldSpec.VolumeName == "" {
-		rest.VolumeName = oldSpec.VolumeName
-	}
-	if old.Status.Phase == corev1.ClaimBound {
-		if q, ok := oldSpec.Resources.Requests[corev1.ResourceStorage]; ok && rest.Resources.Requests != nil {
-			if now := rest.Resources.Requests[corev1.ResourceStorage]; now.Cmp(q) < 0 &&
-				now.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
-				k.Forbidden(spec.Child("resources", "requests", "storage"),
-					"field can not be less than status.capacity")
-			}
-			rest.Resources.Requests[corev1.ResourceStorage] = q
-		}
-	}
-	if oldSpec.StorageClassName == nil {
-		rest.StorageClassName = nil
-	}
-	rest.VolumeAttributesClassName = oldSpec.VolumeAttributesClassName
-	if changed := podspec.Differences("spec", oldSpec, *rest); len(changed) > 0 {
-		k.Forbidden(
-			spec,
-			"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound "+
-				"claims\nchanged: "+
-				strings.Join(
-					changed,
-					", ",
-				),
-		)
-	}
 }
 
 func (k *validator) storageClass(c *storagev1.StorageClass) {
 	k.Name(field.NewPath("provisioner"), strings.ToLower(c.Provisioner), validation.IsQualifiedName)
-	rules.OneOfIfSet(
-		k,
-		field.NewPath("reclaimPolicy"),
-		c.ReclaimPolicy,
-		corev1.PersistentVolumeReclaimDelete,
-		corev1.PersistentVolumeReclaimRetain,
-	)
+	k.parameters(field.NewPath("parameters"), c.Parameters)
+	if ptr.Deref(c.ReclaimPolicy, "") != "" {
+		rules.OneOfIfSet(k, field.NewPath("reclaimPolicy"), c.ReclaimPolicy,
+			corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain)
+	}
 	if c.VolumeBindingMode == nil {
 		k.Required(field.NewPath("volumeBindingMode"), "")
 	}
-	rules.OneOfIfSet(
-		k,
-		field.NewPath("volumeBindingMode"),
-		c.VolumeBindingMode,
-		storagev1.VolumeBindingImmediate,
-		storagev1.VolumeBindingWaitForFirstConsumer,
-	)
+	rules.OneOfIfSet(k, field.NewPath("volumeBindingMode"), c.VolumeBindingMode,
+		storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer)
+	k.topologies(field.NewPath("allowedTopologies"), c.AllowedTopologies)
+}
+
+// topologies validates topology terms: no key twice in a term, no term twice.
+func (k *validator) topologies(at *field.Path, terms []corev1.TopologySelectorTerm) {
+	var seen []map[string]sets.Set[string]
+	for i, term := range terms {
+		expressions := map[string]sets.Set[string]{}
+		for j, e := range term.MatchLabelExpressions {
+			path := at.Index(i).Child("matchLabelExpressions").Index(j)
+			values := sets.New[string]()
+			if len(e.Values) == 0 {
+				k.Required(path.Child("values"), "")
+			}
+			for n, v := range e.Values {
+				if values.Has(v) {
+					k.Add(field.Duplicate(path.Child("values").Index(n), v))
+				}
+				values.Insert(v)
+			}
+			k.AddAll(metavalidation.ValidateLabelName(e.Key, path.Child("key")))
+			if _, twice := expressions[e.Key]; twice {
+				k.Add(field.Duplicate(path.Child("key"), e.Key))
+			}
+			expressions[e.Key] = values
+		}
+		// Kubernetes rejects an empty term as one that is there twice.
+		if len(expressions) == 0 || slices.ContainsFunc(seen, func(s map[string]sets.Set[string]) bool {
+			return equality.Semantic.DeepEqual(s, expressions)
+		}) {
+			k.Add(field.Duplicate(at.Index(i).Child("matchLabelExpressions"), ""))
+		}
+		seen = append(seen, expressions)
+	}
 }
 
 func (k *validator) storageClassChange(c, old *storagev1.StorageClass) {
-	for _, f := range []struct {
-		name     string
-		now, was any
-	}{{"parameters", c.Parameters, old.Parameters}, {"provisioner", c.Provisioner, old.Provisioner},
-		{"reclaimPolicy", c.ReclaimPolicy, old.ReclaimPolicy}} {
-		if !equality.Semantic.DeepEqual(f.now, f.was) {
-			k.Forbidden(field.NewPath(f.name), "updates to "+f.name+" are forbidden.")
-		}
-	}
+	k.Immutable(field.NewPath("parameters"), c.Parameters, old.Parameters)
+	k.Immutable(field.NewPath("provisioner"), c.Provisioner, old.Provisioner)
+	k.Immutable(field.NewPath("reclaimPolicy"), c.ReclaimPolicy, old.ReclaimPolicy)
 	k.Immutable(field.NewPath("volumeBindingMode"), c.VolumeBindingMode, old.VolumeBindingMode)
 }
 
-func (k *validator) attributesClass(c *storagev1.VolumeAttributesClass) {
-	k.Name(field.NewPath("driverName"), strings.ToLower(c.DriverName), validation.IsQualifiedName)
-	at, size := field.NewPath("parameters"), 0
-	for name, value := range c.Parameters {
+// parameters validates the parameters of a class. It returns false if there are too many.
+func (k *validator) parameters(at *field.Path, parameters map[string]string) bool {
+	if len(parameters) > maxParameters {
+		k.Add(field.TooLong(at, "", maxParameters))
+		return false
+	}
+	size := 0
+	for name, value := range parameters {
 		if name == "" {
 			k.Invalid(at, name, "field can not be empty.")
 		}
 		size += len(name) + len(value)
 	}
-	switch {
-	case len(c.Parameters) == 0:
-		k.Required(at, "must contain at least one key/value pair")
-	case len(c.Parameters) > maxParameters:
-		k.Add(field.TooLong(at, "", maxParameters))
-	case size > maxParametersSize:
+	if size > maxParametersSize {
 		k.Add(field.TooLong(at, "", maxParametersSize))
+	}
+	return true
+}
+
+func (k *validator) attributesClass(c *storagev1.VolumeAttributesClass) {
+	k.Name(field.NewPath("driverName"), strings.ToLower(c.DriverName), validation.IsQualifiedName)
+	at := field.NewPath("parameters")
+	if k.parameters(at, c.Parameters) && len(c.Parameters) == 0 {
+		k.Required(at, "must contain at least one key/value pair")
 	}
 }
 
@@ -283,25 +178,225 @@ func defaultDriver(d *storagev1.CSIDriver) {
 	rules.SetIfNil(&s.PreventPodSchedulingIfMissing, false)
 }
 
+// driverName validates the name of a CSI driver.
+func (k *validator) driverName(at *field.Path, name string) {
+	const longest = 63
+	if len(name) > longest {
+		k.Add(field.TooLong(at, "", longest))
+	}
+	k.Name(at, strings.ToLower(name), validation.IsDNS1123Subdomain)
+}
+
+func (k *validator) csiDriver(d *storagev1.CSIDriver) {
+	s := &d.Spec
+	rules.OneOfIfSet(k, spec.Child("fsGroupPolicy"), s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy,
+		storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy)
+	audiences := sets.New[string]()
+	for i, r := range s.TokenRequests {
+		at := spec.Child("tokenRequests").Index(i)
+		if audiences.Has(r.Audience) {
+			k.Add(field.Duplicate(at.Child("audience"), r.Audience))
+			continue
+		}
+		audiences.Insert(r.Audience)
+		const shortest, longest = 600, 1 << 32 // seconds
+		switch n := r.ExpirationSeconds; {
+		case n == nil:
+		case *n < shortest:
+			k.Invalid(at.Child("expirationSeconds"), *n, "may not specify a duration less than 10 minutes")
+		case *n > longest:
+			k.Invalid(at.Child("expirationSeconds"), *n, "may not specify a duration larger than 2^32 seconds")
+		}
+	}
+	for _, mode := range s.VolumeLifecycleModes {
+		if mode != storagev1.VolumeLifecyclePersistent && mode != storagev1.VolumeLifecycleEphemeral {
+			k.Add(field.NotSupported(spec.Child("volumeLifecycleModes"), mode, []storagev1.VolumeLifecycleMode{
+				storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral}))
+		}
+	}
+	const shortestPeriod = 10
+	if n := s.NodeAllocatableUpdatePeriodSeconds; n != nil && *n < shortestPeriod {
+		k.Invalid(spec.Child("nodeAllocatableUpdatePeriodSeconds"), *n,
+			"must be greater than or equal to %d seconds", shortestPeriod)
+	}
+	if s.ServiceAccountTokenInSecrets != nil && len(s.TokenRequests) == 0 {
+		k.Invalid(spec.Child("serviceAccountTokenInSecrets"), *s.ServiceAccountTokenInSecrets,
+			"serviceAccountTokenInSecrets is set but no tokenRequests are specified")
+	}
+}
+
+func (k *validator) csiDriverChange(d, old *storagev1.CSIDriver) {
+	// The first path is spelled as in Kubernetes.
+	k.Immutable(spec.Child("attachedRequired"), d.Spec.AttachRequired, old.Spec.AttachRequired)
+	k.Immutable(spec.Child("volumeLifecycleModes"), d.Spec.VolumeLifecycleModes, old.Spec.VolumeLifecycleModes)
+}
+
 func (k *validator) csiNode(n *storagev1.CSINode) {
-	seen := map[string]bool{}
+	seen := sets.New[string]()
 	for i, d := range n.Spec.Drivers {
 		at := spec.Child("drivers").Index(i)
-		k.Name(at.Child("name"), strings.ToLower(d.Name), validation.IsDNS1123Subdomain)
-		if seen[d.Name] {
+		k.driverName(at.Child("name"), d.Name)
+		if seen.Has(d.Name) {
 			k.Add(field.Duplicate(at.Child("name"), d.Name))
 		}
-		seen[d.Name] = true
+		seen.Insert(d.Name)
+		const longestID = 256
 		if d.NodeID == "" {
 			k.Required(at.Child("nodeID"), "")
+		} else if len(d.NodeID) > longestID {
+			k.Invalid(at.Child("nodeID"), d.NodeID, "must be %d characters or less", longestID)
+		}
+		if d.Allocatable != nil {
+			rules.NotNegative(k, at.Child("allocatable", "count"), d.Allocatable.Count)
+		}
+		keys := sets.New[string]()
+		for _, key := range d.TopologyKeys {
+			if key == "" {
+				k.Required(at, key)
+			}
+			if keys.Has(key) {
+				k.Add(field.Duplicate(at, key))
+			}
+			keys.Insert(key)
+			k.InvalidEach(at, key, validation.IsQualifiedName(key))
 		}
 	}
 }
 
-func (k *validator) attachment(a *storagev1.VolumeAttachment) {
-	k.Name(spec.Child("attacher"), a.Spec.Attacher, validation.IsQualifiedName)
-	k.Name(spec.Child("nodeName"), a.Spec.NodeName, validation.IsDNS1123Subdomain)
-	if a.Spec.Source.PersistentVolumeName == nil && a.Spec.Source.InlineVolumeSpec == nil {
-		k.Required(spec.Child("source"), "must specify exactly one of inlineVolumeSpec and persistentVolumeName")
+func (k *validator) csiNodeChange(n, old *storagev1.CSINode) {
+	for _, was := range old.Spec.Drivers {
+		for _, now := range n.Spec.Drivers {
+			if now.Name == was.Name {
+				now.Allocatable, was.Allocatable = nil, nil
+				k.Immutable(spec.Child("drivers"), now, was)
+			}
+		}
 	}
+}
+
+// csiNodeStatus validates the health of the storage that drivers report.
+func (k *validator) csiNodeStatus(n, _ *storagev1.CSINode) {
+	seen := sets.New[string]()
+	for i, h := range n.Status.StorageHealth {
+		at := status.Child("storageHealth").Index(i)
+		if seen.Has(h.Name) {
+			k.Add(field.Duplicate(at, h.Name))
+		}
+		seen.Insert(h.Name)
+		k.driverName(at.Child("name"), h.Name)
+		const most = 16
+		if len(h.HealthConditions) > most {
+			k.Add(field.TooMany(at.Child("healthConditions"), len(h.HealthConditions), most))
+			continue
+		}
+		for j := range h.HealthConditions {
+			k.storageHealth(at.Child("healthConditions").Index(j), &h.HealthConditions[j])
+		}
+	}
+}
+
+func (k *validator) storageHealth(at *field.Path, c *storagev1.StorageHealthCondition) {
+	const longestReason, longestMessage = 256, 1024
+	rules.OneOfIfSet(k, at.Child("status"), &c.Status, storagev1.StorageUnreachable, storagev1.StorageDegraded)
+	k.Name(at.Child("reason"), c.Reason, metavalidation.IsValidConditionReason)
+	if len(c.Reason) > longestReason {
+		k.Add(field.TooLong(at.Child("reason"), c.Reason, longestReason))
+	}
+	if len(c.Message) > longestMessage {
+		k.Add(field.TooLong(at.Child("message"), c.Message, longestMessage))
+	}
+	rules.OneOfIfSet(k, at.Child("accessMode"), c.AccessMode, corev1.ReadWriteOnce, corev1.ReadOnlyMany,
+		corev1.ReadWriteMany, corev1.ReadWriteOncePod)
+	rules.OneOfIfSet(k, at.Child("volumeMode"), c.VolumeMode, corev1.PersistentVolumeFilesystem,
+		corev1.PersistentVolumeBlock)
+}
+
+func (k *validator) storageCapacity(c *storagev1.CSIStorageCapacity) {
+	class := c.StorageClassName
+	k.InvalidEach(field.NewPath("storageClassName"), class, validation.IsDNS1123Subdomain(class))
+	k.Selector(field.NewPath("nodeTopology"), c.NodeTopology)
+	if q := c.Capacity; q != nil && q.Sign() < 0 {
+		k.Invalid(field.NewPath("capacity"), q.String(), "must be greater than or equal to 0")
+	}
+}
+
+func (k *validator) storageCapacityChange(c, old *storagev1.CSIStorageCapacity) {
+	k.Immutable(field.NewPath("nodeTopology"), c.NodeTopology, old.NodeTopology)
+	k.Immutable(field.NewPath("storageClassName"), c.StorageClassName, old.StorageClassName)
+}
+
+func (k *validator) attachment(a *storagev1.VolumeAttachment) {
+	k.driverName(spec.Child("attacher"), a.Spec.Attacher)
+	k.InvalidEach(spec.Child("nodeName"), a.Spec.NodeName, validation.IsDNS1123Subdomain(a.Spec.NodeName))
+	k.attachmentSource(spec.Child("source"), &a.Spec.Source)
+	const maxMetadata = 256 << 10
+	size := 0
+	for name, value := range a.Status.AttachmentMetadata {
+		size += len(name) + len(value)
+	}
+	if size > maxMetadata {
+		k.Add(field.TooLong(status.Child("attachmentMetadata"), "", maxMetadata))
+	}
+	k.volumeError(status.Child("attachError"), a.Status.AttachError)
+	k.volumeError(status.Child("detachError"), a.Status.DetachError)
+}
+
+func (k *validator) attachmentSource(at *field.Path, s *storagev1.VolumeAttachmentSource) {
+	const one = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
+	switch name := s.PersistentVolumeName; {
+	case name == nil && s.InlineVolumeSpec == nil:
+		k.Required(at, one)
+	case name != nil && s.InlineVolumeSpec != nil:
+		k.Forbidden(at, one)
+	case name != nil:
+		if *name == "" {
+			k.Required(at.Child("persistentVolumeName"), "")
+		}
+	default:
+		k.inlineVolume(at.Child("inlineVolumeSpec"), s.InlineVolumeSpec)
+	}
+	if name := s.PersistentVolumeName; name != nil {
+		k.InvalidEach(at.Child("persistentVolumeName"), *name, validation.IsDNS1123Subdomain(*name))
+	}
+}
+
+// inlineVolume validates the volume of an attachment that is not a PersistentVolume: one of a CSI driver, and nothing
+// that concerns claims.
+func (k *validator) inlineVolume(at *field.Path, s *corev1.PersistentVolumeSpec) {
+	const inline = "may not be specified in the context of inline volumes"
+	if s.ClaimRef != nil {
+		k.Forbidden(at.Child("claimRef"), inline)
+	}
+	if len(s.Capacity) != 0 {
+		k.Forbidden(at.Child("capacity"), inline)
+	}
+	if s.CSI == nil {
+		k.Required(at.Child("csi"), "has to be specified in the context of inline volumes")
+	}
+	k.AddAll(podspec.ValidateAccessModes(s.AccessModes, at.Child("accessModes")))
+	if p := s.PersistentVolumeReclaimPolicy; p != "" && p != corev1.PersistentVolumeReclaimRetain {
+		k.Forbidden(at.Child("persistentVolumeReclaimPolicy"), "may only be Retain in the context of inline volumes")
+	}
+	if s.NodeAffinity != nil {
+		k.Forbidden(at.Child("nodeAffinity"), inline)
+	}
+	k.volumeSource(at, "", s)
+	if s.StorageClassName != "" {
+		k.Forbidden(at.Child("storageClassName"), inline)
+	}
+	if m := s.VolumeMode; m != nil && *m != corev1.PersistentVolumeFilesystem {
+		k.Forbidden(at.Child("volumeMode"),
+			"may not specify volumeMode other than Filesystem in the context of inline volumes")
+	}
+}
+
+func (k *validator) volumeError(at *field.Path, e *storagev1.VolumeError) {
+	const longest = 1024
+	if e == nil {
+		return
+	}
+	if len(e.Message) > longest {
+		k.Add(field.TooLong(at.Child("message"), "", longest))
+	}
+	rules.NotNegative(k, at.Child("errorCode"), e.ErrorCode)
 }

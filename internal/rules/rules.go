@@ -33,6 +33,8 @@ type Object interface {
 type Definition[T Object, K Collector] struct {
 	ClusterScoped bool
 	ValidateName  validation.ValidateNameFunc // default: DNS subdomain
+	// AnyFinalizer accepts finalizers that are qualified names without a domain, as Kubernetes does for some kinds.
+	AnyFinalizer bool
 	// ValidateNewName validates the name of a new object. The default is ValidateName.
 	ValidateNewName validation.ValidateNameFunc
 
@@ -69,7 +71,9 @@ func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 			}
 			k := newValidator()
 			k.AddAll(validation.ValidateObjectMetaAccessorUpdate(t, before, Metadata()))
-			finalizers(k, t)
+			if !d.AnyFinalizer {
+				finalizers(k, t)
+			}
 			validate(k, t, before)
 			return k.Errors()
 		}
@@ -93,7 +97,9 @@ func (d Definition[T, K]) Rules(newValidator func() K) Rules {
 			k := newValidator()
 			if t, ok := obj.(T); ok {
 				validate(k, t, d.ValidateNewName)
-				finalizers(k, t)
+				if !d.AnyFinalizer {
+					finalizers(k, t)
+				}
 				if d.ValidateCreate != nil {
 					d.ValidateCreate(k, t)
 				}

@@ -178,17 +178,20 @@ var allowedImports = map[string][]string{
 
 	"control/validation/policyexpressions": {"control/validation"},
 
-	"control/serviceips": {"podspec", "control/registry"},
+	"control/serviceips": {"podspec", "control/registry", "control/validation"},
 	"control/pods":       {"podspec", "control/registry", "control/printers"},
 
 	"control/scheduler": {
-		"podspec", "control/metrics/subsystem", "control/scheduler/placement", "control/volumes",
+		"podspec", "control/attachments", "control/metrics/subsystem", "control/scheduler/placement",
+		"control/volumes",
 	},
 	"control/scheduler/placement": {"admission", "podspec", "control/volumes"},
+	"control/attachments":         {},
 	"control/volumes":             {},
 	"control/controllers": {
-		"admission", "podspec", "control/dynamickinds", "control/loadbalancer", "control/metrics/subsystem",
-		"control/pki", "control/quota", "control/volumes", "workloads", "workloads/deployment", "workloads/statefulset",
+		"admission", "podspec", "control/attachments", "control/dynamickinds", "control/loadbalancer",
+		"control/metrics/subsystem", "control/pki", "control/quota", "control/volumes", "workloads",
+		"workloads/deployment", "workloads/statefulset",
 		"workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
 		"workloads/autoscaling",
 	},
@@ -238,7 +241,7 @@ var pure = []string{
 	"workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
 	"workloads/autoscaling", "workloads/validation", "internal/rules", "services/proxy/ruleset",
 	"services/policy/selection", "services/policy/rules", "services/policy/addresses",
-	"control/loadbalancer", "control/volumes", "services/announce/election",
+	"control/attachments", "control/loadbalancer", "control/volumes", "services/announce/election",
 }
 
 // impure lists the packages that no pure package may import.
