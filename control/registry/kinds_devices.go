@@ -46,12 +46,8 @@ func deviceKinds() []*Kind {
 			Generation: true,
 			New:        func() runtime.Object { return &resourcev1.ResourceSlice{} },
 			NewList:    func() runtime.Object { return &resourcev1.ResourceSliceList{} },
-			Prepare: func(_ context.Context, obj runtime.Object) {
-				setTaintTimes(MustCast[*resourcev1.ResourceSlice](obj))
-			},
-			PrepareUpdate: func(_ context.Context, obj, _ runtime.Object) {
-				setTaintTimes(MustCast[*resourcev1.ResourceSlice](obj))
-			},
+			Prepare:       func(_ context.Context, obj runtime.Object) { prepareSlice(obj) },
+			PrepareUpdate: func(_ context.Context, obj, _ runtime.Object) { prepareSlice(obj) },
 			Fields: fieldsFunc(sliceFields), Warnings: driverNameWarnings,
 			FieldNames: []string{
 				resourcev1.ResourceSliceSelectorNodeName,
@@ -125,4 +121,11 @@ func updateTaintTime(_ context.Context, obj, old runtime.Object) {
 		now.TimeAdded = nil
 	}
 	setTaintTime(now)
+}
+
+// prepareSlice clears the fields of alpha features, which are off, and sets the times of taints.
+func prepareSlice(obj runtime.Object) {
+	s := MustCast[*resourcev1.ResourceSlice](obj)
+	s.Spec.SkipNodeOperations, s.Spec.PartitionTypeAttribute = nil, nil
+	setTaintTimes(s)
 }

@@ -61,8 +61,6 @@ func deviceRules(compilers Compilers) map[schema.GroupKind]rules.Rules {
 				k.Immutable(spec, t.Spec, old.Spec)
 			}}.Rules(compiling(compilers)),
 		devices("ResourceSlice"): definition[*resourcev1.ResourceSlice]{ClusterScoped: true,
-			Prepare:       clearAlphaFields,
-			PrepareUpdate: func(s, _ *resourcev1.ResourceSlice) { clearAlphaFields(s) },
 			ValidateCreate: func(k *validator, s *resourcev1.ResourceSlice) {
 				k.resourceSlice(s, &resourcev1.ResourceSlice{})
 			},
@@ -307,9 +305,4 @@ func (k *validator) shareID(at *field.Path, id string) {
 				"characters",
 		)
 	}
-}
-
-// clearAlphaFields clears the fields of alpha features, which are off.
-func clearAlphaFields(s *resourcev1.ResourceSlice) {
-	s.Spec.SkipNodeOperations, s.Spec.PartitionTypeAttribute = nil, nil
 }
