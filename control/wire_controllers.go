@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -77,6 +78,10 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("metadata client: %w", err)
 	}
+	definitions, err := apiextensionsclient.NewForConfig(as.config)
+	if err != nil {
+		return fmt.Errorf("client of definitions: %w", err)
+	}
 	events, stop := newEventRecorder(ctx, as.client, controllers.EventSource(name))
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
@@ -89,6 +94,7 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		LoadBalancerPool:       a.LoadBalancerPool,
 		APIServerPort:          a.apiServerPort(),
 		CustomResources:        a.customResources, AggregatedKinds: a.aggregation,
+		Definitions: definitions.CustomResourceDefinitions(),
 		PolicyTypes: a.policyTypes(), Autoscaling: autoscalingOf(as),
 	})
 }

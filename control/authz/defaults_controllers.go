@@ -162,6 +162,12 @@ func clusterControllers() map[string][]rbacv1.PolicyRule {
 			"resourcequotas/status")},
 		"root-ca-cert-publisher":     {resourceRule("create update", "core", "configmaps")},
 		"service-account-controller": {resourceRule("create", "core", "serviceaccounts")},
+		"storage-version-migrator-controller": {
+			resourceRule("list patch", "*", "*"),
+			resourceRule("get", "apiextensions.k8s.io", "customresourcedefinitions"),
+			resourceRule("patch", "apiextensions.k8s.io", "customresourcedefinitions/status"),
+			resourceRule("update", "storagemigration", "storageversionmigrations/status"),
+		},
 		"validatingadmissionpolicy-status-controller": {
 			resourceRule("read", "admissionregistration", "validatingadmissionpolicies"),
 			resourceRule("get patch update", "admissionregistration", "validatingadmissionpolicies/status"),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -55,6 +56,9 @@ type Config struct {
 	CustomResources CustomResources
 	// AggregatedKinds are the kinds of extension API servers. If nil, there are none.
 	AggregatedKinds AggregatedKinds
+
+	// Definitions is the client of CustomResourceDefinitions. If nil, there are none.
+	Definitions apiextensionsclient.CustomResourceDefinitionInterface
 
 	// PolicyTypes checks the types in the expressions of ValidatingAdmissionPolicies. If nil, they are not checked.
 	PolicyTypes PolicyTypeChecker
@@ -122,6 +126,8 @@ const (
 	AttachDetach = "persistentvolume-attach-detach-controller"
 	// EphemeralVolumes creates the claims of generic ephemeral volumes.
 	EphemeralVolumes = "ephemeral-volume-controller"
+	// StorageVersionMigrator writes the objects of a resource again.
+	StorageVersionMigrator = "storage-version-migrator-controller"
 )
 
 // DefaultTerminatedPodGCThreshold is the default number of terminated pods to retain.
@@ -178,6 +184,7 @@ var descriptors = []descriptor{
 	{AttachDetach, newAttachDetachController},
 	{EphemeralVolumes, newEphemeralVolumeController},
 	{ValidatingAdmissionPolicyStatus, newPolicyStatusController},
+	{StorageVersionMigrator, newStorageMigrator},
 }
 
 // Names returns the names of all controllers, sorted.
@@ -245,6 +252,7 @@ var queueNames = map[string]string{
 	TTLAfterFinished: "ttl_jobs_to_delete", HorizontalPodAutoscalers: "horizontalpodautoscaler", ServiceLB: "service",
 	VolumeBinder: "claims", ClaimProtection: "pvcprotection", VolumeProtection: "pvprotection",
 	VolumeAttributesClassProtection: "vacprotection", EphemeralVolumes: "ephemeral_volume",
+	StorageVersionMigrator: StorageVersionMigrator,
 }
 
 // queueName returns the name of a controller's work queue in metrics, as upstream has it.

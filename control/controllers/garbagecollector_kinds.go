@@ -198,6 +198,7 @@ var sharedInformers = map[schema.GroupResource]bool{
 	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                          true,
 	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:                        true,
 	{Group: "storage.k8s.io", Resource: "storageclasses"}:                            true,
+	{Group: "storagemigration.k8s.io", Resource: "storageversionmigrations"}:         true,
 }
 
 // informer returns the shared informer of a resource, or a metadata-only one.

@@ -152,9 +152,8 @@ func migrationKinds() []*Kind {
 	return []*Kind{{
 		GroupVersion: storagemigrationv1.SchemeGroupVersion, Resource: "storageversionmigrations",
 		Singular: "storageversionmigration", ClusterScoped: true, Status: true, PrepareStatus: keepLabels,
-		New:               func() runtime.Object { return &storagemigrationv1.StorageVersionMigration{} },
-		NewList:           func() runtime.Object { return &storagemigrationv1.StorageVersionMigrationList{} },
-		StoredOnlyWarning: storedOnlyWarning("storage version migrations"),
+		New:     func() runtime.Object { return &storagemigrationv1.StorageVersionMigration{} },
+		NewList: func() runtime.Object { return &storagemigrationv1.StorageVersionMigrationList{} },
 	}}
 }
 

@@ -71,6 +71,8 @@ var consumers = map[schema.GroupResource]string{
 	{Resource: "persistentvolumes"}:                          "persistentvolume-binder-controller",
 	{Resource: "persistentvolumeclaims"}:                     "persistentvolume-binder-controller",
 	{Group: "storage.k8s.io", Resource: "storageclasses"}:    "persistentvolume-binder-controller",
+	{Group: "storagemigration.k8s.io", Resource: "storageversionmigrations"}: "storage-version-migrator " +
+		"controller",
 }
 
 // TestDefaultGarbageCollectionPolicy checks which kinds orphan their dependents by default: the

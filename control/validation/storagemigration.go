@@ -36,15 +36,12 @@ func (k *validator) migrationStatus(m, old *storagemigrationv1.StorageVersionMig
 		return meta.IsStatusConditionTrue(m.Status.Conditions, string(kind))
 	}
 	succeeded, failed := is(m, storagemigrationv1.MigrationSucceeded), is(m, storagemigrationv1.MigrationFailed)
-	running := is(m, storagemigrationv1.MigrationRunning)
 	require := func(ok bool, message string) {
 		if !ok {
 			k.Invalid(list, field.OmitValueType{}, "%s", message)
 		}
 	}
 	require(!succeeded || !failed, "Both success and failed conditions cannot be true at the same time")
-	require(!succeeded || !running, "Running condition cannot be true when success condition is true")
-	require(!failed || !running, "Running condition cannot be true when failed condition is true")
 	require(succeeded || !is(old, storagemigrationv1.MigrationSucceeded),
 		"Success condition cannot be set to false once it is true")
 	require(failed || !is(old, storagemigrationv1.MigrationFailed),
