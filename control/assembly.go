@@ -29,6 +29,8 @@ type Assembly struct {
 	Authority *pki.Authority
 	// NodeServingAuthority signs the serving certificates of nodes, see package pki.
 	NodeServingAuthority *pki.Authority
+	// PodAuthority signs certificates for pods.
+	PodAuthority *pki.Authority
 	// kubeletClient authenticates this server to kubelets.
 	kubeletClient *kubeletClient
 	// podTransport reaches pods, also those of webhooks, from any host.

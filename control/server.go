@@ -102,6 +102,9 @@ func (s *Server) openCertificates() (err error) {
 	if s.NodeServingAuthority, err = s.Authority.NodeServingAuthority(); err != nil {
 		return err
 	}
+	if s.PodAuthority, err = s.Authority.PodAuthority(); err != nil {
+		return err
+	}
 	if s.kubeletClient, err = newKubeletClient(s.Authority, s.NodeServingAuthority); err != nil {
 		return err
 	}

@@ -87,6 +87,7 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 	return controllers.Run(ctx, name, controllers.Config{
 		Client: as.client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events,
 		Log: a.Log, ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority,
+		PodCA: a.PodAuthority, PodCABundle: a.PodAuthority.PEM(),
 		CABundle:               a.Authority.PEM(),
 		NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
 		SigningDuration:        a.ClusterSigningDuration,

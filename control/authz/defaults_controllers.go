@@ -148,6 +148,14 @@ func clusterControllers() map[string][]rbacv1.PolicyRule {
 			resourceRule("patch", "core", "nodes"),
 		},
 		"podcertificaterequestcleaner": {resourceRule("read delete", "certificates", "podcertificaterequests")},
+		// Upstream has no signer of pod certificates.
+		"pod-certificate-signing-controller": {
+			resourceRule("read", "certificates", "podcertificaterequests"),
+			resourceRule("update", "certificates", "podcertificaterequests/status"),
+			resourceRule("sign attest", "certificates", "signers", "berth.dev/pod-identity"),
+			resourceRule("create update delete list watch", "certificates", "clustertrustbundles"),
+			resourceRule("list watch", "core", "pods serviceaccounts"),
+		},
 		"kube-apiserver-serving-clustertrustbundle-publisher": {
 			resourceRule("attest", "certificates", "signers", "kubernetes.io/kube-apiserver-serving"),
 			resourceRule("create update delete list watch", "certificates", "clustertrustbundles"),

@@ -41,6 +41,10 @@ type Config struct {
 	// either is nil, no certificates are signed.
 	ClientCA, ServingCA CertificateAuthority
 	SigningDuration     time.Duration // longest lifetime of issued certificates; default 1 year
+	// PodCA signs the certificates of pods, which it does not share with any other authority. PodCABundle verifies them.
+	// If nil, they are not signed.
+	PodCA       CertificateAuthority
+	PodCABundle []byte
 	// CABundle is the PEM bundle with which pods verify the API server. If empty, it is not
 	// published.
 	CABundle []byte
@@ -107,6 +111,8 @@ const (
 	ReplicaSets            = "replicaset-controller"
 	StatefulSets           = "statefulset-controller"
 	DaemonSets             = "daemonset-controller"
+	// PodCertificateSigning signs certificates for pods. Upstream has no such controller.
+	PodCertificateSigning = "pod-certificate-signing-controller"
 	// ServiceLB is the controller of Services of type LoadBalancer.
 	ServiceLB = "service-lb-controller"
 	// ValidatingAdmissionPolicyStatus is the controller of the status of ValidatingAdmissionPolicies.
@@ -160,6 +166,7 @@ var descriptors = []descriptor{
 	{CSRSigning, newCSRSigningController},
 	{CSRCleaner, newCSRCleanerController},
 	{PodCertificateCleaner, newPodCertificateCleaner},
+	{PodCertificateSigning, newPodCertificateSigner},
 	{ServingTrustBundle, newServingTrustBundleController},
 	{PodGC, newPodGCController},
 	{ResourceQuota, newResourceQuotaController},

@@ -62,7 +62,8 @@ func newStaleSkips(component subsystem.Name, kind string) *metrics.CounterVec {
 // registerMetrics registers the metrics of all controllers. It is idempotent.
 var registerMetrics = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(sortingDeletionAgeRatio, statefulSetMaxUnavailable, statefulSetUnavailable,
-		cronJobCreationSkew, ttlDeletionDuration, replicaSetSkips, statefulSetSkips, daemonSetSkips)
+		cronJobCreationSkew, ttlDeletionDuration, replicaSetSkips, statefulSetSkips, daemonSetSkips,
+		podCertificateRequests)
 	legacyregistry.MustRegister(jobMetrics...)
 	legacyregistry.MustRegister(autoscalerMetrics...)
 	legacyregistry.MustRegister(nodeMetrics...)

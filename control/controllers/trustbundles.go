@@ -24,20 +24,25 @@ const (
 // newServingTrustBundleController publishes the CA of the API server as a ClusterTrustBundle, whose name depends on the
 // certificates. Other bundles of this signer are deleted.
 func newServingTrustBundleController(c Config) ([]*controller, error) {
-	if len(c.CABundle) == 0 {
+	return c.newTrustBundlePublisher(apiServerSigner, c.CABundle)
+}
+
+// newTrustBundlePublisher returns a controller that keeps one ClusterTrustBundle of a signer.
+func (c Config) newTrustBundlePublisher(signer string, bundle []byte) ([]*controller, error) {
+	if len(bundle) == 0 {
 		return nil, nil
 	}
-	bundles, text := c.Informers.Certificates().V1().ClusterTrustBundles(), string(c.CABundle)
+	bundles, text := c.Informers.Certificates().V1().ClusterTrustBundles(), string(bundle)
 	client := c.Client.CertificatesV1().ClusterTrustBundles()
-	hash := sha256.Sum256(c.CABundle)
-	name := fmt.Sprintf("%s:%x", strings.ReplaceAll(apiServerSigner, "/", ":"), hash[:12])
+	hash := sha256.Sum256(bundle)
+	name := fmt.Sprintf("%s:%x", strings.ReplaceAll(signer, "/", ":"), hash[:12])
 	ctrl := c.newController(func(ctx context.Context, _ string) (time.Duration, error) {
 		have, err := bundles.Lister().Get(name)
 		switch {
 		case apierrors.IsNotFound(err):
 			_, err = client.Create(ctx, &certificatesv1.ClusterTrustBundle{
 				ObjectMeta: metav1.ObjectMeta{Name: name},
-				Spec:       certificatesv1.ClusterTrustBundleSpec{SignerName: apiServerSigner, TrustBundle: text},
+				Spec:       certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text},
 			}, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
 				err = nil
@@ -56,7 +61,7 @@ func newServingTrustBundleController(c Config) ([]*controller, error) {
 		}
 		var errs []error
 		for _, b := range all {
-			if b.Name == name || b.Spec.SignerName != apiServerSigner {
+			if b.Name == name || b.Spec.SignerName != signer {
 				continue
 			}
 			if err := client.Delete(ctx, b.Name, metav1.DeleteOptions{}); ignoreNotFound(err) != nil {
@@ -67,7 +72,7 @@ func newServingTrustBundleController(c Config) ([]*controller, error) {
 	})
 	ctrl.queue.Add(name)
 	return []*controller{ctrl}, ctrl.watch(bundles.Informer(), func(obj any) []string {
-		if b, ok := obj.(*certificatesv1.ClusterTrustBundle); ok && b.Spec.SignerName == apiServerSigner {
+		if b, ok := obj.(*certificatesv1.ClusterTrustBundle); ok && b.Spec.SignerName == signer {
 			return []string{name}
 		}
 		return nil

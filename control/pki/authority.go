@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -160,7 +161,10 @@ type Subject struct {
 	ExtKeyUsages []x509.ExtKeyUsage
 	DNSNames     []string
 	IPAddresses  []net.IP
+	URIs         []*url.URL
 	Duration     time.Duration // 0 is the authority's CertificateDuration; limited by the authority's own validity
+	// NotBefore and NotAfter, if set, replace Duration.
+	NotBefore, NotAfter time.Time
 }
 
 // Sign creates a certificate for a public key.
@@ -168,15 +172,18 @@ func (a *Authority) Sign(public crypto.PublicKey, s Subject) (pem []byte, err er
 	if s.Duration == 0 {
 		s.Duration = cmp.Or(a.CertificateDuration, DefaultCertificateDuration)
 	}
-	until := a.now().Add(s.Duration)
+	from, until := a.now().Add(-backdate(s.Duration)), a.now().Add(s.Duration)
+	if !s.NotBefore.IsZero() {
+		from, until = s.NotBefore, s.NotAfter
+	}
 	if until.After(a.cert.NotAfter) {
 		until = a.cert.NotAfter
 	}
 	return sign(&x509.Certificate{
 		Subject:  pkix.Name{CommonName: s.Name, Organization: s.Groups},
-		DNSNames: s.DNSNames, IPAddresses: s.IPAddresses,
+		DNSNames: s.DNSNames, IPAddresses: s.IPAddresses, URIs: s.URIs,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: s.ExtKeyUsages, BasicConstraintsValid: true,
-		NotBefore: a.now().Add(-backdate(s.Duration)), NotAfter: until,
+		NotBefore: from, NotAfter: until,
 	}, a.cert, public, a.key)
 }
 

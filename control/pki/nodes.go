@@ -39,6 +39,16 @@ func (a *Authority) FrontProxyAuthority() (*Authority, error) {
 	return f, nil
 }
 
+// PodAuthority returns the authority for certificates of pods. The API server does not accept them, and no certificate
+// for another purpose has the same authority. The key is derived like that of NodeServingAuthority.
+func (a *Authority) PodAuthority() (*Authority, error) {
+	p, err := a.derive("pods-ca", "berth: authority of pods", "berth-pods-ca")
+	if err != nil {
+		return nil, fmt.Errorf("pod authority: %w", err)
+	}
+	return p, p.loadRetired()
+}
+
 // FrontProxyClientName is the common name of the server's certificate for extension API servers.
 const FrontProxyClientName = "front-proxy-client"
 

@@ -17,6 +17,7 @@ import (
 // Files of a rotation of the certificate authority. DATE is that of the rotation.
 //
 //	ca-DATE.crt nodes-ca-DATE.crt   retired authorities; what they have signed is accepted as long as the file exists
+//	pods-ca-DATE.crt                a retired authority of pods, which is published as long as the file exists
 //	cross-ca-DATE.crt               the next authority, signed by the retired one, for clients that trust only that
 //	next-ca.crt next-ca.key         the next authority before it becomes ca.crt and ca.key
 const (
@@ -40,6 +41,10 @@ func RotateAuthority(dir string, now func() time.Time) (retired []string, err er
 	if err != nil {
 		return nil, err
 	}
+	pods, err := a.PodAuthority()
+	if err != nil {
+		return nil, err
+	}
 	date := now().UTC().Format(retiredKeyTimeFormat)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -60,7 +65,8 @@ func RotateAuthority(dir string, now func() time.Time) (retired []string, err er
 	for _, f := range []struct {
 		name string
 		text []byte
-	}{{"nodes-ca-" + date, nodes.own}, {"ca-" + date, a.own}, {crossPrefix + date, cross}, {nextName, next.own}} {
+	}{{"nodes-ca-" + date, nodes.own}, {"pods-ca-" + date, pods.own}, {"ca-" + date, a.own},
+		{crossPrefix + date, cross}, {nextName, next.own}} {
 		if err := writeFile(a.path(f.name+".crt"), f.text, 0o644); err != nil {
 			return nil, err
 		}

@@ -73,7 +73,7 @@ func TestRotationKeepsTrust(t *testing.T) {
 	for range 2 {
 		c.t = c.t.Add(time.Hour)
 		files, err := RotateAuthority(dir, c.now)
-		if err != nil || len(files) != 3 {
+		if err != nil || len(files) != 4 {
 			t.Fatalf("got files %q, %v", files, err)
 		}
 		retired = append(retired, files...)

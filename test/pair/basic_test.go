@@ -62,6 +62,7 @@ func TestPodLifecycle(t *testing.T) {
 	t.Run("gets ConfigMap updates", func(t *testing.T) { p.forSubtest(t).testConfigMapUpdate() })
 	t.Run("gets trusted certificates", func(t *testing.T) { p.forSubtest(t).testTrustBundles() })
 	t.Run("gets a certificate of its own", func(t *testing.T) { p.forSubtest(t).testPodCertificate() })
+	t.Run("gets a certificate of the server", func(t *testing.T) { p.forSubtest(t).testPodIdentity() })
 	t.Run("is deleted with its grace period", func(t *testing.T) {
 		p := p.forSubtest(t)
 		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "sleep"), "GracePeriodSeconds: 1",

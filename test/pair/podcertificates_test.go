@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
 )
 
 // testPodCertificate signs the request of a pod, which waits for that with an event.
@@ -75,5 +78,48 @@ func (p *Pair) testPodCertificate() {
 	if err != nil || !strings.HasPrefix(string(text), "-----BEGIN PRIVATE KEY-----\n") ||
 		!strings.HasSuffix(string(text), chain) {
 		t.Errorf("got %d bytes, %v, want a key and the certificate", len(text), err)
+	}
+}
+
+// testPodIdentity runs a pod with a certificate of the server's own signer and with the CA that verifies it. The server
+// does not accept the certificate.
+func (p *Pair) testPodIdentity() {
+	t := p.t
+	p.Apply(t, p.pod("identified", "volumeMounts: [{name: v, mountPath: /v}]", "sleep")+`
+  volumes:
+  - name: v
+    projected:
+      sources:
+      - podCertificate: {signerName: berth.dev/pod-identity, keyType: ED25519, credentialBundlePath: bundle.pem}
+      - clusterTrustBundle: {signerName: berth.dev/pod-identity, labelSelector: {}, path: ca.pem}
+`)
+	p.waitForField("pod", "identified", ".status.phase", "Running")
+	volume := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "identified", ".metadata.uid"),
+		"volumes/kubernetes.io~projected/v")
+	bundle := filepath.Join(volume, "bundle.pem")
+	pair, err := tls.LoadX509KeyPair(bundle, bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	if text, err := os.ReadFile(filepath.Join(volume, "ca.pem")); err != nil || !roots.AppendCertsFromPEM(text) {
+		t.Fatalf("CA: %v", err)
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+			t.Errorf("verify the certificate: %v", err)
+		}
+	}
+	if got := fmt.Sprint(pair.Leaf.URIs); got != "[spiffe://cluster.local/ns/default/sa/default]" {
+		t.Errorf("got identity %s", got)
+	}
+	config := restclient.AnonymousClientConfig(p.Server.Config)
+	config.CertFile, config.KeyFile = bundle, bundle
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Pods(p.Namespace).List(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("the server accepts the certificate of a pod")
 	}
 }
