@@ -174,11 +174,14 @@ require (
 require (
 	berth v0.0.0
 	github.com/miekg/dns v1.1.73
+	sigs.k8s.io/controller-runtime v0.25.2
 )
 
 require (
 	github.com/coreos/go-oidc v2.5.0+incompatible // indirect
+	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
 	github.com/pquerna/cachecontrol v0.1.0 // indirect
+	gomodules.xyz/jsonpatch/v2 v2.4.0 // indirect
 	gopkg.in/go-jose/go-jose.v2 v2.6.3 // indirect
 )
 

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"time"
+
+	"berth/test/hosts"
 )
 
 // chartImage is the image of the chart that helm create makes. Its stand-in contains Debian's nginx.
@@ -29,10 +29,7 @@ func chartSteps(ctx context.Context, p *programs, pl *controlPlane, dir string) 
 		return err
 	}
 	helm := func(args ...string) error {
-		cmd := exec.CommandContext(ctx, p.of("helm"), args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+pl.kubeconfig, "HELM_CACHE_HOME="+filepath.Join(dir, "cache"),
-			"HELM_CONFIG_HOME="+filepath.Join(dir, "config"), "HELM_DATA_HOME="+filepath.Join(dir, "data"))
+		cmd := hosts.HelmCommand(ctx, p.of("helm"), pl.kubeconfig, dir, args...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("helm %s: %w: %s", args[0], err, out)
 		}

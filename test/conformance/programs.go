@@ -61,7 +61,7 @@ func buildUpstream(ctx context.Context) (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	key, err := hosts.ModuleKey(module, helmModule)
+	key, err := hosts.ModuleKey(module, hosts.HelmModule)
 	if err != nil {
 		return "", err
 	}
@@ -69,26 +69,12 @@ func buildUpstream(ctx context.Context) (dir string, err error) {
 		if err := upstream.BuildIn(ctx, dir, upstream.Names()...); err != nil {
 			return err
 		}
-		if err := errors.Join(copyCertificates(ctx, module, dir), installHelm(ctx, dir)); err != nil {
+		if err := errors.Join(copyCertificates(ctx, module, dir), hosts.InstallHelm(ctx, dir)); err != nil {
 			return err
 		}
 		return upstream.Go(ctx, "test", "-c", "-vet=off", "-ldflags", "-s -w", "-o", filepath.Join(dir, suite),
 			"k8s.io/kubernetes/test/e2e")
 	})
-}
-
-// helmModule is the module of Helm and its version.
-const helmModule = "helm.sh/helm/v4/cmd/helm@v4.3.1"
-
-// installHelm builds Helm in dir.
-func installHelm(ctx context.Context, dir string) error {
-	cmd := exec.CommandContext(ctx, "go", "install", "-ldflags", "-s -w", helmModule)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "GOBIN="+dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go install %s: %w\n%s", helmModule, err, out)
-	}
-	return nil
 }
 
 // copyCertificates copies the certificate of the agnhost image, which tests request from its web server, to dir.

@@ -214,6 +214,11 @@ func buildCommand(ctx context.Context, command string, o BuildOptions) (string, 
 	return buildPackage(ctx, command, ".", "./cmd/"+command, o)
 }
 
+// BuildOperator builds test/operator/websites, once per process.
+func BuildOperator(ctx context.Context) (string, error) {
+	return buildPackage(ctx, "websites", "test", "./operator/websites", BuildOptions{})
+}
+
 // releaseTags are the build tags of the Makefile, with which the linker leaves out unused methods.
 const releaseTags = "grpcnotrace"
 

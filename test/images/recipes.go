@@ -54,6 +54,26 @@ func Nginx(ctx context.Context, dir string) (Archive, error) { return nginx(Ngin
 // Stress builds a replacement for the polinux/stress image of the Kubernetes documentation.
 func Stress(ctx context.Context, dir string) (Archive, error) { return stress().get(ctx, dir) }
 
+// Static builds an image that runs a static program of this machine.
+func Static(ctx context.Context, dir, ref, program string, args ...string) (Archive, error) {
+	return recipe{
+		ref: ref,
+		inputs: func(h hash.Hash) error {
+			fmt.Fprintln(h, args)
+			return hashFile(h, program)
+		},
+		make: func(context.Context, string) (v1.Image, error) {
+			t := tree{}
+			t.accounts()
+			if err := t.copyFile("/program", program); err != nil {
+				return nil, err
+			}
+			return build(v1.Config{Entrypoint: append([]string{"/program"}, args...), Env: []string{searchPath},
+				WorkingDir: "/"}, t)
+		},
+	}.get(ctx, dir)
+}
+
 // All returns all images and builds the missing ones in dir.
 func All(ctx context.Context, dir string) ([]Archive, error) {
 	recipes := []recipe{
