@@ -74,30 +74,37 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		return err
 	}
 	defer as.release()
-	objects, err := metadata.NewForConfig(as.config)
+	objects, definitions, err := as.objectClients()
 	if err != nil {
-		return fmt.Errorf("metadata client: %w", err)
-	}
-	definitions, err := apiextensionsclient.NewForConfig(as.config)
-	if err != nil {
-		return fmt.Errorf("client of definitions: %w", err)
+		return err
 	}
 	events, stop := newEventRecorder(ctx, as.client, controllers.EventSource(name))
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
 		Client: as.client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events,
 		Log: a.Log, ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority,
-		PodCA: a.PodAuthority, PodCABundle: a.PodAuthority.PEM(),
-		CABundle:               a.Authority.PEM(),
+		PodCA: a.PodAuthority, PodCABundle: a.PodAuthority.PEM(), CABundle: a.Authority.PEM(),
 		NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
 		SigningDuration:        a.ClusterSigningDuration,
 		TokenSigner:            a.secretTokenSigner(),
 		LoadBalancerPool:       a.LoadBalancerPool,
 		APIServerPort:          a.apiServerPort(),
 		CustomResources:        a.customResources, AggregatedKinds: a.aggregation,
-		Definitions: definitions.CustomResourceDefinitions(),
-		PolicyTypes: a.policyTypes(), Autoscaling: autoscalingOf(as),
+		Definitions: definitions, PolicyTypes: a.policyTypes(), Autoscaling: autoscalingOf(as),
 	})
+}
+
+// objectClients returns a client of the metadata of objects, and one of CustomResourceDefinitions.
+func (as *identity) objectClients() (metadata.Interface, apiextensionsclient.CustomResourceDefinitionInterface, error) {
+	objects, err := metadata.NewForConfig(as.config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("metadata client: %w", err)
+	}
+	definitions, err := apiextensionsclient.NewForConfig(as.config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("client of definitions: %w", err)
+	}
+	return objects, definitions.CustomResourceDefinitions(), nil
 }
 
 // autoscalingOf returns what the controller of autoscalers needs. Nothing is requested before it is used.
