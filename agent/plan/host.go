@@ -46,7 +46,8 @@ func (d *decider) configureHost() bool {
 // mounted.
 func (d *decider) syncVolume(v *corev1.Volume) bool {
 	version, missing, pending := volumeContentVersion(v, d.Pod, d.Refs)
-	status, mounted := d.Observed.Volumes[v.Name]
+	status, exists := d.Observed.Volumes[v.Name]
+	mounted := exists && !status.Incomplete
 	switch {
 	case mounted && (missing != "" || pending || status.Version == version):
 		return true // a running pod keeps the content if the source is missing
@@ -65,6 +66,19 @@ func (d *decider) syncVolume(v *corev1.Volume) bool {
 		d.addConfigure(MountVolume{v.Name, version})
 		return false
 	}
+}
+
+// VolumeOf returns the volume that an action sets up, updates or unmounts, or "".
+func VolumeOf(a Action) string {
+	switch a := a.(type) {
+	case MountVolume:
+		return a.Volume
+	case ProjectVolume:
+		return a.Volume
+	case UnmountVolume:
+		return a.Volume
+	}
+	return ""
 }
 
 // usedVolumes returns the volumes that containers mount, with the kind of the first such container.

@@ -163,6 +163,9 @@ func (c Container) Live() bool { return c.State == Created || c.State == Running
 // VolumeStatus is a volume that is set up on the host.
 type VolumeStatus struct {
 	Version string // version of its content, empty: unknown or without content
+	// Incomplete is set if its setup was started and has not succeeded: containers cannot use it, and it
+	// is unmounted like others.
+	Incomplete bool
 }
 
 // Image is an image that is present on the node.

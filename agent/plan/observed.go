@@ -50,9 +50,9 @@ func (o Observed) afterSuccess(r Outcome) Observed {
 	case CreateDirs:
 		o.HasDirs = true
 	case MountVolume:
-		o.Volumes = withKey(o.Volumes, a.Volume, VolumeStatus{a.Version})
+		o.Volumes = withKey(o.Volumes, a.Volume, VolumeStatus{Version: a.Version})
 	case ProjectVolume:
-		o.Volumes = withKey(o.Volumes, a.Volume, VolumeStatus{a.Version})
+		o.Volumes = withKey(o.Volumes, a.Volume, VolumeStatus{Version: a.Version})
 	case RemoveContainer:
 		o.Containers = filter(o.Containers, func(k Container) bool { return k.ID == a.ID })
 	case RunSandbox:

@@ -85,7 +85,7 @@ func (c *Cache) Count() Counts {
 		for i := range s.Pod.Spec.Volumes {
 			v := &s.Pod.Spec.Volumes[i]
 			n.Desired[podspec.VolumePlugin(v)]++
-			if _, is := s.Observed.Volumes[v.Name]; is {
+			if o, is := s.Observed.Volumes[v.Name]; is && !o.Incomplete {
 				n.Mounted[podspec.VolumePlugin(v)]++
 			}
 		}
