@@ -30,6 +30,9 @@ type Error struct {
 	Kind   ErrorKind
 	Reason string
 	Err    error
+	// Operation is the part of a volume's setup that has failed, as in upstream's events, such as
+	// MountVolume.MountDevice, and Object the name of the volume there. Empty: those of the action.
+	Operation, Object string
 }
 
 func (e *Error) Error() string { return e.Err.Error() }

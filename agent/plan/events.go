@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -61,8 +62,7 @@ func failureReasons(r Outcome) []Reason {
 	case RunSandbox:
 		return []Reason{warning("FailedCreatePodSandBox", "", "Failed to create pod sandbox: "+f.Message)}
 	case MountVolume:
-		return []Reason{warning("FailedMount", a.Volume,
-			fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
+		return []Reason{mountFailure(a.Volume, r.Err, f)}
 	case ProjectVolume:
 		return []Reason{warning("FailedMount", a.Volume,
 			fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
@@ -84,6 +84,15 @@ func failureReasons(r Outcome) []Reason {
 		return []Reason{warning("FailedKillPod", "", "error stopping pod sandbox: "+f.Message)}
 	}
 	return nil
+}
+
+// mountFailure returns the event of a volume that cannot be set up.
+func mountFailure(volume string, err error, f Failure) Reason {
+	code, operation, object := "FailedMount", "MountVolume.SetUp", volume
+	if e, ok := errors.AsType[*Error](err); ok && e.Operation != "" {
+		code, operation, object = firstNonEmpty(e.Reason, code), e.Operation, e.Object
+	}
+	return warning(code, volume, fmt.Sprintf("%s failed for volume %q : %s", operation, object, f.Message))
 }
 
 // hookFailureReasons returns no event if the hook did not reach the runtime, because it is retried.
