@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"berth/node/plugins"
 )
 
 // plugin is one registration of a device plugin.
@@ -93,6 +95,9 @@ const connectTimeout = 10 * time.Second
 
 // dial connects to a plugin's socket.
 func (d *Manager) dial(ctx context.Context, endpoint string) (net.Conn, error) {
+	if filepath.IsAbs(endpoint) { // found by the plugin watcher
+		return plugins.Dial(ctx, endpoint)
+	}
 	if path := filepath.Join(d.opt.Dir, endpoint); len(path) <= maxSocketPath {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
