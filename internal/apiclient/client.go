@@ -83,7 +83,7 @@ func groupsInUse() map[schema.GroupVersion]bool {
 	out := map[schema.GroupVersion]bool{}
 	for _, r := range []Resource{
 		Pods, EndpointSlices, NetworkPolicies, Leases, RuntimeClasses, CertificateSigningRequests, TokenReviews,
-		SubjectAccessReviews, NetworkPolicyAddresses,
+		SubjectAccessReviews, NetworkPolicyAddresses, CSINodes,
 	} {
 		out[r.Group] = true
 	}

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -64,6 +65,25 @@ var (
 		corev1.SchemeGroupVersion,
 		"persistentvolumes",
 		func() runtime.Object { return &corev1.PersistentVolume{} },
+		nil,
+	}
+	// CSINodes, CSIDrivers and VolumeAttachments are read one by one only.
+	CSINodes = Resource{
+		storagev1.SchemeGroupVersion,
+		"csinodes",
+		func() runtime.Object { return &storagev1.CSINode{} },
+		nil,
+	}
+	CSIDrivers = Resource{
+		storagev1.SchemeGroupVersion,
+		"csidrivers",
+		func() runtime.Object { return &storagev1.CSIDriver{} },
+		nil,
+	}
+	VolumeAttachments = Resource{
+		storagev1.SchemeGroupVersion,
+		"volumeattachments",
+		func() runtime.Object { return &storagev1.VolumeAttachment{} },
 		nil,
 	}
 	Services = Resource{
@@ -179,13 +199,16 @@ func newScheme() *runtime.Scheme {
 		&certsv1.PodCertificateRequest{},
 		&certsv1.PodCertificateRequestList{},
 	)
+	s.AddKnownTypes(
+		storagev1.SchemeGroupVersion, &storagev1.CSINode{}, &storagev1.CSIDriver{}, &storagev1.VolumeAttachment{},
+	)
 	s.AddKnownTypes(authnv1.SchemeGroupVersion, &authnv1.TokenRequest{}, &authnv1.TokenReview{})
 	s.AddKnownTypes(authzv1.SchemeGroupVersion, &authzv1.SubjectAccessReview{})
 	for _, gv := range []schema.GroupVersion{
 		corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, networkingv1.SchemeGroupVersion,
 		coordv1.SchemeGroupVersion, nodev1.SchemeGroupVersion,
 		certsv1.SchemeGroupVersion, authnv1.SchemeGroupVersion, authzv1.SchemeGroupVersion,
-		addressesv1.GroupVersion,
+		addressesv1.GroupVersion, storagev1.SchemeGroupVersion,
 	} {
 		metav1.AddToGroupVersion(s, gv)
 	}
