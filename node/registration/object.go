@@ -26,6 +26,7 @@ type Facts struct {
 	Port                                      int32  // port of the kubelet API; 0: none
 	NotReady                                  string // why the node is not ready; empty if it is
 	MemoryPressure, DiskPressure, PIDPressure bool   // the conditions of these names
+	VolumesInUse                              []corev1.UniqueVolumeName
 	// Network is the condition NetworkUnavailable. Nil: another component maintains it.
 	Network *NetworkCondition
 }
@@ -103,6 +104,7 @@ func (p *Registrar) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
 		Capacity: f.Capacity, Allocatable: allocatable(f, has), Addresses: f.Addresses, NodeInfo: f.System,
 		Images:          f.Images,
 		RuntimeHandlers: f.RuntimeHandlers, Features: f.Features, DeclaredFeatures: f.DeclaredFeatures,
+		VolumesInUse: f.VolumesInUse,
 	}
 	st.DaemonEndpoints.KubeletEndpoint.Port = f.Port
 	st.Conditions = p.conditions(f, has)

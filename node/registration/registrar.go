@@ -440,7 +440,7 @@ func statusPatch(st *corev1.NodeStatus) ([]byte, error) {
 	}
 	list, _ := status["addresses"].([]any)
 	status["addresses"] = append(list, map[string]any{"$patch": "replace"})
-	for _, field := range []string{"images", "runtimeHandlers", "features", "declaredFeatures"} {
+	for _, field := range []string{"images", "runtimeHandlers", "features", "declaredFeatures", "volumesInUse"} {
 		if _, set := status[field]; !set {
 			status[field] = nil
 		}
