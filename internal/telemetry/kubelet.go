@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
 )
 
 // kubeletMetrics are the upstream metrics of relists, event streams, storage operations, requests to
@@ -16,6 +17,7 @@ type kubeletMetrics struct {
 	eventDelay                      prometheus.Histogram
 	storage                         *prometheus.HistogramVec
 	storageErrors                   *prometheus.CounterVec
+	csiCalls                        *prometheus.HistogramVec
 	requests                        *prometheus.CounterVec
 	requestDuration                 *prometheus.HistogramVec
 	clientRenewErrors               prometheus.Counter
@@ -40,6 +42,15 @@ func (m *Metrics) upstreamKubelet() {
 		"Cumulative number of failed storage operations.",
 		"volume_plugin",
 		"operation_name",
+	)
+	m.csiCalls = m.histograms(
+		"csi_operations_seconds",
+		"Duration in seconds of calls of CSI drivers by gRPC status code.",
+		[]float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
+		"driver_name",
+		"method_name",
+		"grpc_status_code",
+		"migrated",
 	)
 	m.requests = m.counters(
 		"rest_client_requests_total",
@@ -134,6 +145,15 @@ func (m *Metrics) ObserveStorageOperation(plugin, operation string, d time.Durat
 		m.storageErrors.WithLabelValues(plugin, operation).Inc()
 	}
 	m.storage.WithLabelValues(plugin, operation, status, "false").Observe(d.Seconds())
+}
+
+// ObserveCSICall records a call of a CSI driver. method is the full name of the gRPC method.
+func (m *Metrics) ObserveCSICall(driver, method string, d time.Duration, err error) {
+	code := "unknown-non-grpc"
+	if s, ok := status.FromError(err); ok {
+		code = s.Code().String()
+	}
+	m.csiCalls.WithLabelValues(driver, method, code, "false").Observe(d.Seconds())
 }
 
 // Request is a request to the API server that has its response header, or that has failed.
