@@ -1,0 +1,35 @@
+// Package csi sets up volumes by CSI drivers.
+//
+// Manager is the handler of plugins of type CSIPlugin: it calls NodeGetInfo, keeps the CSINode and the
+// Node up to date, and stages and publishes the volumes of pods. Package volumes calls SetUp and
+// TearDown for one volume of one pod, from the goroutine of an action that may take long and is
+// repeated with back-off by package agent/plan.
+//
+//	SetUp:    CSIDriver ─► attachment ─► NodeStageVolume ─► NodePublishVolume
+//	TearDown: NodeUnpublishVolume
+//	Run:      NodeUnstageVolume of volumes that no pod uses, the CSINode, the Node
+//
+// What exists is read from the host, in the layout of the kubelet, so that a restart of the agent, a
+// crash at any point and a hand-over from or to the kubelet need no other state:
+//
+//	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/vol_data.json   staging may have begun
+//	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount     staging target
+//	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json               publishing may have begun
+//	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount                       publish target
+//
+// A vol_data.json is written before the first call and deleted after the last one. While it exists, the
+// volume may be mounted, and the call that removes it is repeated until it succeeds.
+//
+// Each call of a driver has a deadline and ends with its context. Calls for one volume of a driver are
+// serialized, calls for different volumes are not: a driver that does not respond delays only the pods
+// with its volumes. Mounts are read from the mount table, so that a file system that does not respond
+// blocks nothing.
+//
+// Invariants:
+//
+//	C1 A volume is not unpublished while its pod needs it, and not unstaged while it is published.
+//	C2 A volume that is published is never staged or published again by a restart of the agent.
+//	C3 After TearDown of all pods with a volume and a pass of Run, nothing of it is left on the host.
+//	C4 A volume is not staged before the Node says that it is in use, if it is attached by a controller.
+//	C5 No log line, error or file contains a secret or a token.
+package csi

@@ -1,0 +1,238 @@
+package csi
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/internal/apiclient"
+)
+
+// Client is the API server: an *apiclient.Client.
+type Client interface {
+	Get(ctx context.Context, r apiclient.Resource, namespace, name string, into runtime.Object) error
+	Create(
+		ctx context.Context, r apiclient.Resource, namespace string, obj, into runtime.Object, nameAndSub ...string,
+	) error
+	Patch(
+		ctx context.Context, r apiclient.Resource, namespace, name string, kind types.PatchType, patch []byte,
+		into runtime.Object, sub ...string,
+	) error
+	Delete(ctx context.Context, r apiclient.Resource, namespace, name string, o metav1.DeleteOptions) error
+}
+
+// Options configures a Manager. RootDir is required.
+type Options struct {
+	RootDir  string // absolute; see the package documentation
+	NodeName string
+	Client   Client // nil: the node has no API server, and sets up no new volumes
+
+	// Started is closed when the pods of the previous run are known. Before, nothing is unstaged. Nil:
+	// they are known.
+	Started <-chan struct{}
+	// OnChange is called when VolumesInUse has changed, and must be reported soon. May be nil.
+	OnChange func()
+	// OnCall is called after each call of a driver. May be nil.
+	OnCall func(driver, method string, took time.Duration, err error)
+	Log    *slog.Logger
+
+	CallTimeout   time.Duration // of a call; zero: 2 min, as upstream
+	AttachTimeout time.Duration // of waiting for an attachment; zero: 2 min
+	DriverTimeout time.Duration // of waiting for a driver to register; zero: 2 min
+	RetryMin      time.Duration // first delay of what Run repeats; zero: 500 ms
+	RetryMax      time.Duration // zero: 2 min
+
+	// For tests: connect connects to a driver, mounted reads the mount table, fault may end a test run
+	// between two steps.
+	connect func(endpoint string) (nodeClient, error)
+	mounted func(path string) (bool, error)
+	fault   func(step string)
+}
+
+// Manager calls the CSI drivers of the node. It is safe for concurrent use.
+type Manager struct {
+	opt  Options
+	wake chan struct{} // signals work for Run; capacity 1
+	sync chan struct{} // signals a change for the CSINode and the Node; capacity 1
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	drivers map[string]*driver
+	changed chan struct{}             // closed and replaced when drivers or node have changed
+	locks   map[volumeKey]*volumeLock // of volumes in use by a call
+	calls   map[podVolume]progress
+	missing map[podVolume]bool // an earlier SetUp has failed because the driver was not registered
+	wanted  map[podVolume]want // volumes of pods, from the first SetUp until TearDown
+	staged  map[volumeKey]bool // staged by this process
+	onHost  map[volumeKey]bool // volumes that may be staged or published, as of the last pass of Run
+	scanned bool               // onHost is known
+	specs   map[string]cachedSpec
+	node    nodeState
+	removed map[string]bool // deregistered drivers that the CSINode may still have
+}
+
+// podVolume identifies a volume of a pod.
+type podVolume struct {
+	uid      types.UID
+	specName string
+}
+
+// want is the use of a volume by a pod.
+type want struct {
+	key    volumeKey
+	attach bool // a controller attaches the volume
+}
+
+// New returns a Manager that has called no driver.
+func New(o Options) *Manager {
+	const timeout = 2 * time.Minute
+	o.CallTimeout, o.AttachTimeout = cmp.Or(o.CallTimeout, timeout), cmp.Or(o.AttachTimeout, timeout)
+	o.DriverTimeout = cmp.Or(o.DriverTimeout, timeout)
+	o.RetryMin, o.RetryMax = cmp.Or(o.RetryMin, 500*time.Millisecond), cmp.Or(o.RetryMax, timeout)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.OnChange == nil {
+		o.OnChange = func() {}
+	}
+	if o.OnCall == nil {
+		o.OnCall = func(string, string, time.Duration, error) {}
+	}
+	if o.connect == nil {
+		o.connect = connect
+	}
+	if o.mounted == nil {
+		o.mounted = isMounted
+	}
+	if o.fault == nil {
+		o.fault = func(string) {}
+	}
+	return &Manager{
+		opt: o, wake: make(chan struct{}, 1), sync: make(chan struct{}, 1), changed: make(chan struct{}),
+		drivers: map[string]*driver{}, locks: map[volumeKey]*volumeLock{}, calls: map[podVolume]progress{},
+		missing: map[podVolume]bool{}, wanted: map[podVolume]want{}, staged: map[volumeKey]bool{},
+		onHost: map[volumeKey]bool{}, specs: map[string]cachedSpec{}, removed: map[string]bool{},
+	}
+}
+
+// Run keeps the CSINode and the Node up to date and unstages volumes that no pod uses, until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	defer m.wg.Wait()
+	if err := os.MkdirAll(filepath.Join(m.opt.RootDir, "plugins"), 0o750); err != nil { // with the sockets of drivers
+		m.opt.Log.Warn("plugin directory not created", "err", err)
+	}
+	if m.opt.Client != nil {
+		m.wg.Go(func() { m.syncNodeInfo(ctx) })
+	}
+	if m.opt.Started != nil {
+		select {
+		case <-m.opt.Started:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	m.unstageUnused(ctx)
+	return nil
+}
+
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// broadcast wakes everything that waits for a driver or for the Node. The caller holds mu.
+func (m *Manager) broadcast() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// waitFor waits until done returns true, which is called with mu held after each change. It returns
+// false if ctx ends before.
+func (m *Manager) waitFor(ctx context.Context, done func() bool) bool {
+	for {
+		m.mu.Lock()
+		ok, changed := done(), m.changed
+		m.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed:
+		}
+	}
+}
+
+// volumeLock serializes the calls for one volume.
+type volumeLock struct {
+	token chan struct{} // capacity 1
+	users int
+}
+
+// lock waits for the lock of a volume.
+func (m *Manager) lock(ctx context.Context, key volumeKey) (unlock func(), err error) {
+	m.mu.Lock()
+	l := m.locks[key]
+	if l == nil {
+		l = &volumeLock{token: make(chan struct{}, 1)}
+		m.locks[key] = l
+	}
+	l.users++
+	m.mu.Unlock()
+	leave := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(m.locks, key)
+		}
+	}
+	select {
+	case l.token <- struct{}{}:
+		return func() { <-l.token; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
+
+// progress is what SetUp or TearDown of a volume waits for.
+type progress struct {
+	text  string
+	since time.Time
+}
+
+// waiting records what SetUp or TearDown of a volume waits for.
+func (m *Manager) waiting(v podVolume, text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls[v] = progress{text, time.Now()}
+}
+
+func (m *Manager) finished(v podVolume) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.calls, v)
+}
+
+// Progress describes what a call of SetUp or TearDown waits for, with the name of the driver and of its
+// call. Empty: no call is in progress.
+func (m *Manager) Progress(uid types.UID, specName string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.calls[podVolume{uid, specName}]
+	if !ok {
+		return ""
+	}
+	return p.text + " since " + p.since.UTC().Format(time.RFC3339)
+}

@@ -1,0 +1,227 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+// The operations of upstream's events.
+const (
+	opAttach      = "MountVolume.WaitForAttach"
+	opMountDevice = "MountVolume.MountDevice"
+	opSetUp       = "MountVolume.SetUp"
+)
+
+// SetUp stages and publishes a volume of a pod. pv is the PersistentVolume that the claim of the volume
+// is bound to, nil for an inline volume. SetUp may be repeated, and does nothing that a crash at any
+// point prevents TearDown from reverting. It reports whether the pod's fsGroup is to be applied to
+// the files. Errors are *plan.Error with the operation of upstream's event.
+func (m *Manager) SetUp(
+	ctx context.Context, pod *corev1.Pod, vol *corev1.Volume, pv *corev1.PersistentVolume,
+) (applyFSGroup bool, err error) {
+	r, err := newRequest(pod, vol, pv)
+	if err != nil {
+		return false, r.failed(opSetUp, err)
+	}
+	if m.opt.Client == nil {
+		return false, r.failed(opSetUp, errors.New("CSI volumes require an API server"))
+	}
+	defer m.finished(r.podVolume())
+	m.waiting(r.podVolume(), fmt.Sprintf("waiting for the CSIDriver object %s", r.key.driver))
+	in := inputs{}
+	if in.spec, err = m.driverSpec(ctx, r.key.driver); err != nil {
+		return false, r.failed(opSetUp, err)
+	}
+	if err := r.checkLifecycle(in.spec); err != nil {
+		return false, r.failed(opSetUp, prefixed("mounter.SetupAt failed to check volume lifecycle mode: %w", err))
+	}
+	attach := r.attachRequired(in.spec)
+	m.want(r, attach)
+	if attach {
+		if in.publishContext, err = m.waitForAttachment(ctx, r); err != nil {
+			return false, err
+		}
+	}
+	d, err := m.driverFor(ctx, r.key.driver, r.podVolume())
+	if err != nil {
+		return false, r.failed(opSetUp, prefixed("mounter.SetUpAt failed to get CSI client: %w", err))
+	}
+	if in.caps, err = m.capabilitiesOf(ctx, d, r.podVolume()); err != nil {
+		return false, r.failed(opSetUp, err)
+	}
+	m.waiting(r.podVolume(), fmt.Sprintf("waiting for another call for the volume of CSI driver %s", d.name))
+	unlock, err := m.lock(ctx, r.key)
+	if err != nil {
+		return false, r.failed(opSetUp, err)
+	}
+	defer unlock()
+	if err := m.checkOnePod(r); err != nil {
+		return false, r.failed(opSetUp, err)
+	}
+	staging := ""
+	if !r.inline && in.caps.stages() {
+		staging = filepath.Join(m.stagedDir(r.key), stagingName)
+		if err := m.stageVolume(ctx, d, r, in, staging); err != nil {
+			return false, r.failed(opMountDevice, err)
+		}
+	}
+	if err := m.publishVolume(ctx, d, r, in, staging); err != nil {
+		return false, r.failed(opSetUp, err)
+	}
+	return r.appliesFSGroup(in.spec, in.caps), nil
+}
+
+func (r request) podVolume() podVolume { return podVolume{r.pod.UID, r.specName} }
+
+// failed returns an error with the operation of upstream's event.
+func (r request) failed(operation string, err error) error {
+	kind := plan.Other
+	switch {
+	case errors.Is(err, context.Canceled):
+		kind = plan.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		kind = plan.Timeout
+	}
+	return &plan.Error{Kind: kind, Reason: "FailedMount", Operation: operation, Object: r.specName, Err: err}
+}
+
+// want records that a pod uses a volume.
+func (m *Manager) want(r request, attach bool) {
+	m.mu.Lock()
+	_, known := m.wanted[r.podVolume()]
+	m.wanted[r.podVolume()] = want{r.key, attach}
+	m.mu.Unlock()
+	if !known && attach {
+		m.opt.OnChange()
+	}
+}
+
+// checkOnePod returns an error if the volume may be used by one pod only and another one uses it. The
+// caller holds the lock of the volume.
+func (m *Manager) checkOnePod(r request) error {
+	if !r.onePod() {
+		return nil
+	}
+	published, err := m.publishedVolumes()
+	if err != nil {
+		return err
+	}
+	own := m.podVolumeDir(r.pod.UID, r.specName)
+	for dir, d := range published {
+		if d.key() == r.key && dir != own {
+			return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+		}
+	}
+	return nil
+}
+
+// stageVolume stages a volume, unless this process has already staged it. The caller holds the lock of
+// the volume.
+func (m *Manager) stageVolume(ctx context.Context, d *driver, r request, in inputs, target string) error {
+	m.mu.Lock()
+	staged := m.staged[r.key]
+	m.mu.Unlock()
+	if staged {
+		return nil
+	}
+	secrets, err := m.secrets(ctx, r.stageSecret)
+	if err != nil {
+		return fmt.Errorf("fetching NodeStageSecretRef %s/%s failed: %w", r.stageSecret.Namespace, r.stageSecret.Name, err)
+	}
+	in.secrets = secrets
+	dir := filepath.Dir(target)
+	if err := writeData(dir, volumeData{Driver: r.key.driver, Handle: r.key.handle}); err != nil {
+		return err
+	}
+	m.opt.fault("staging data written")
+	if err := os.MkdirAll(target, 0o750); err != nil {
+		return err
+	}
+	m.setOnHost(r.key)
+	err = m.call(ctx, d, r.podVolume(), "NodeStageVolume", func(ctx context.Context) error {
+		_, err := d.client.NodeStageVolume(ctx, r.stage(in, target))
+		return err
+	})
+	if err != nil {
+		if isFinal(err) {
+			m.discardStaging(r.key, dir)
+		}
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.drivers[d.name] == d {
+		m.staged[r.key] = true
+	}
+	return nil
+}
+
+// discardStaging removes the directory of a volume that the driver has not staged, unless a pod uses it.
+// On errors it stays and is unstaged later.
+func (m *Manager) discardStaging(key volumeKey, dir string) {
+	published, err := m.publishedVolumes()
+	if err != nil {
+		return
+	}
+	for _, d := range published {
+		if d.key() == key {
+			return
+		}
+	}
+	if mounted, err := m.opt.mounted(filepath.Join(dir, stagingName)); err == nil && !mounted {
+		_ = removeData(dir, stagingName)
+	}
+}
+
+// publishVolume publishes a volume for a pod. The caller holds the lock of the volume.
+func (m *Manager) publishVolume(ctx context.Context, d *driver, r request, in inputs, staging string) error {
+	var err error
+	if in.secrets, err = m.secrets(ctx, r.publishSecret); err != nil {
+		return fmt.Errorf("fetching NodePublishSecretRef %s/%s failed: %w", r.publishSecret.Namespace,
+			r.publishSecret.Name, err)
+	}
+	if in.tokens, err = m.tokens(ctx, r.pod, in.spec); err != nil {
+		return prefixed("mounter.SetUpAt failed to get service accoount token attributes: %w", err) // spelled as upstream
+	}
+	dir := m.podVolumeDir(r.pod.UID, r.specName)
+	if err := writeData(dir, r.data(m.opt.NodeName)); err != nil {
+		return err
+	}
+	m.opt.fault("publish data written")
+	m.setOnHost(r.key)
+	return m.call(ctx, d, r.podVolume(), "NodePublishVolume", func(ctx context.Context) error {
+		_, err := d.client.NodePublishVolume(ctx, r.publish(in, staging, filepath.Join(dir, publishName)))
+		return err
+	})
+}
+
+// setOnHost records that a volume may be staged or published.
+func (m *Manager) setOnHost(key volumeKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.onHost[key] = true
+}
+
+// Path returns the path on the host where the volume of a pod is mounted.
+func (m *Manager) Path(pod *corev1.Pod, specName string) string {
+	return filepath.Join(m.podVolumeDir(pod.UID, specName), publishName)
+}
+
+// SELinuxRelabel reports whether the file system mounted at path supports SELinux labels.
+func (m *Manager) SELinuxRelabel(path string) bool {
+	mount, err := findMount(path)
+	return err == nil && mount.seclabel
+}
+
+// Mounted reports whether path is a mount point. A mount table that cannot be read has none.
+func (m *Manager) Mounted(path string) bool {
+	mounted, err := m.opt.mounted(path)
+	return err == nil && mounted
+}
