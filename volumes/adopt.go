@@ -31,7 +31,7 @@ func (v *Volumes) AdoptDir(pod *corev1.Pod) error {
 
 func (v *Volumes) adoptVolume(uid types.UID, vol *corev1.Volume) error {
 	k, err := kindOf(vol)
-	if err != nil || k == hostPath { // the path of a hostPath is checked again
+	if err != nil || k == hostPath || k == csi { // the path of a hostPath is checked again, a driver is called again
 		return nil //nolint:nilerr // an unsupported volume is reported when the pod is admitted
 	}
 	if err := checkNames(vol.Name); err != nil {

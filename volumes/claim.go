@@ -23,7 +23,7 @@ func resolveClaim(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) (*core
 	if name == "" {
 		return vol, nil
 	}
-	bound := objs[plan.Ref{Kind: plan.Claim, Name: name}].Volume
+	bound := boundVolume(pod, vol, objs)
 	if bound == nil {
 		return nil, fmt.Errorf("PersistentVolumeClaim %q is not bound", name)
 	}
@@ -37,20 +37,28 @@ func resolveClaim(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) (*core
 		out.HostPath = src.HostPath
 	case src.Local != nil:
 		out.HostPath = &corev1.HostPathVolumeSource{Path: src.Local.Path}
+	case src.CSI != nil:
+		out.CSI = &corev1.CSIVolumeSource{Driver: src.CSI.Driver}
 	default:
 		return nil, &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
-			"PersistentVolume %q: only hostPath and local volumes are supported", bound.Name)}
+			"PersistentVolume %q: only hostPath, local and csi volumes are supported", bound.Name)}
 	}
 	return out, nil
 }
 
-// localPath returns the path of the local volume that a claim is bound to, or "".
-func localPath(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) string {
+// boundVolume returns the PersistentVolume that the claim of a volume is bound to. Nil: it has no claim, or it is
+// not bound.
+func boundVolume(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) *corev1.PersistentVolume {
 	name := podspec.ClaimName(pod, vol)
 	if name == "" {
-		return ""
+		return nil
 	}
-	bound := objs[plan.Ref{Kind: plan.Claim, Name: name}].Volume
+	return objs[plan.Ref{Kind: plan.Claim, Name: name}].Volume
+}
+
+// localPath returns the path of the local volume that a claim is bound to, or "".
+func localPath(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) string {
+	bound := boundVolume(pod, vol, objs)
 	if bound == nil || bound.Spec.Local == nil {
 		return ""
 	}

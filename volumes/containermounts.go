@@ -106,7 +106,8 @@ func (v *Volumes) volumeMount(
 	if vol.Image != nil {
 		return v.imageMount(ctx, pod, c, vm, vol, objs, sandbox)
 	}
-	readOnly := vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ReadOnly
+	readOnly := vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ReadOnly ||
+		vol.CSI != nil && vol.CSI.ReadOnly != nil && *vol.CSI.ReadOnly
 	vol, err := resolveClaim(pod, vol, objs)
 	if err != nil {
 		return plan.Mount{}, err
@@ -115,14 +116,18 @@ func (v *Volumes) volumeMount(
 	if err != nil {
 		return plan.Mount{}, err
 	}
-	if _, ok := v.setUp(pod.UID, k, vol.Name); !ok {
+	recorded, ok := v.setUp(pod.UID, k, vol.Name)
+	if !ok {
 		return plan.Mount{}, errors.New("volume is not set up on the host")
 	}
 	m := plan.Mount{
-		HostPath:       v.volumeDir(pod.UID, k, vol.Name),
+		HostPath:       v.mountDir(pod.UID, k, vol.Name, recorded),
 		ContainerPath:  vm.MountPath,
 		ReadOnly:       vm.ReadOnly || readOnly || k.projects(),
 		SELinuxRelabel: k != hostPath,
+	}
+	if k == csi {
+		m.SELinuxRelabel = v.CSI != nil && v.CSI.SELinuxRelabel(m.HostPath)
 	}
 	if !strings.HasPrefix(m.ContainerPath, "/") {
 		m.ContainerPath = "/" + m.ContainerPath

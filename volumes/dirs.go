@@ -38,8 +38,9 @@ func (v *Volumes) Observe(
 		return left, vols, nil
 	}
 	err = v.eachVolume(pod.UID, pluginsDir, func(k kind, name string) error {
-		if m, ok := v.setUp(pod.UID, k, name); ok {
-			vols[name] = plan.VolumeStatus{Version: m.Version}
+		m, ok := v.setUp(pod.UID, k, name)
+		if ok || k == csi { // a driver may have mounted it already, or must unmount it
+			vols[name] = plan.VolumeStatus{Version: m.Version, Incomplete: !ok}
 		}
 		return nil
 	})
@@ -52,7 +53,7 @@ func (v *Volumes) Observe(
 // eachVolume calls f for every volume with an entry in one of the pod's directories by kind.
 // Unknown kinds are skipped.
 func (v *Volumes) eachVolume(uid types.UID, in string, f func(kind, string) error) error {
-	for _, k := range []kind{emptyDir, hostPath, configMap, secret, downwardAPI, projected} {
+	for _, k := range kinds {
 		entries, err := os.ReadDir(filepath.Join(v.podDir(uid), in, k.dirName()))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -165,6 +166,9 @@ func (v *Volumes) removeDirs(ctx context.Context, pod *corev1.Pod) error {
 	}
 	if !owned {
 		return nil
+	}
+	if err := v.tearDownAll(ctx, pod.UID); err != nil {
+		return err
 	}
 	if err := v.unmountAll(pod.UID); err != nil {
 		return err

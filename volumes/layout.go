@@ -21,7 +21,11 @@ const (
 	secret      kind = "secret"
 	downwardAPI kind = "downward-api"
 	projected   kind = "projected"
+	csi         kind = "csi"
 )
+
+// kinds lists all kinds.
+var kinds = []kind{emptyDir, hostPath, configMap, secret, downwardAPI, projected, csi}
 
 const (
 	kindPrefix   = "kubernetes.io~"
@@ -49,10 +53,12 @@ func kindOf(vol *corev1.Volume) (kind, error) {
 		return downwardAPI, nil
 	case src.Projected != nil:
 		return projected, nil
+	case src.CSI != nil:
+		return csi, nil
 	}
 	return "", &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
-		"volume %q: only emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes and claims of "+
-			"hostPath and local volumes are supported on this node",
+		"volume %q: only emptyDir, hostPath, configMap, secret, downwardAPI, projected and csi volumes and claims of "+
+			"hostPath, local and csi volumes are supported on this node",
 		vol.Name,
 	)}
 }

@@ -15,6 +15,10 @@ type marker struct {
 	Version string `json:"version,omitempty"` // of the content
 	Boot    string `json:"boot"`              // boot ID
 	Mounted bool   `json:"mounted,omitempty"` // the directory is a mount point
+
+	// Of a csi volume: its name in paths, and whether its setup was started and has not succeeded.
+	SpecName   string `json:"specName,omitempty"`
+	Incomplete bool   `json:"incomplete,omitempty"`
 }
 
 // writeMarker replaces the marker atomically.
@@ -34,12 +38,20 @@ func (v *Volumes) writeMarker(uid types.UID, k kind, name string, m marker) erro
 	return os.Rename(path+".tmp", path)
 }
 
+func (v *Volumes) readMarker(uid types.UID, k kind, name string) (m marker, ok bool) {
+	data, err := os.ReadFile(filepath.Join(v.markerDir(uid, k, name), markerName))
+	if err != nil || json.Unmarshal(data, &m) != nil || m.Boot == "" {
+		return marker{}, false
+	}
+	return m, true
+}
+
 // setUp reads a volume's marker and checks that it is still valid. Only the files of an emptyDir on
 // disk survive a reboot: mounts do not, a hostPath is checked again, and content that was not
 // synced is written again.
 func (v *Volumes) setUp(uid types.UID, k kind, name string) (m marker, ok bool) {
-	data, err := os.ReadFile(filepath.Join(v.markerDir(uid, k, name), markerName))
-	if err != nil || json.Unmarshal(data, &m) != nil || m.Boot == "" {
+	m, ok = v.readMarker(uid, k, name)
+	if !ok || m.Incomplete {
 		return marker{}, false
 	}
 	if m.Boot != v.boot && (k != emptyDir || m.Mounted) {
@@ -48,7 +60,10 @@ func (v *Volumes) setUp(uid types.UID, k kind, name string) (m marker, ok bool) 
 	if k == hostPath {
 		return m, true
 	}
-	dir := v.volumeDir(uid, k, name)
+	dir := v.mountDir(uid, k, name, m)
+	if k == csi { // without access to its file system, which may not respond
+		return m, !m.Mounted || v.CSI != nil && v.CSI.Mounted(dir)
+	}
 	if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
 		return marker{}, false
 	}

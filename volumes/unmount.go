@@ -32,7 +32,10 @@ func (v *Volumes) unmountVolume(ctx context.Context, uid types.UID, name string)
 	if err := v.removeSubPaths(ctx, uid, name); err != nil {
 		return err
 	}
-	for _, k := range []kind{emptyDir, hostPath, configMap, secret, downwardAPI, projected} {
+	if err := v.tearDown(ctx, uid, name); err != nil {
+		return err
+	}
+	for _, k := range kinds {
 		if err := v.removeVolume(ctx, uid, k, name); err != nil {
 			return err
 		}
@@ -43,6 +46,9 @@ func (v *Volumes) unmountVolume(ctx context.Context, uid types.UID, name string)
 // removeVolume renames the volume's directory before it deletes it, so that a partial volume is
 // never visible.
 func (v *Volumes) removeVolume(ctx context.Context, uid types.UID, k kind, name string) error {
+	if k == csi { // its directory has another name, and the driver has removed it
+		return removeTree(ctx, v.markerDir(uid, k, name))
+	}
 	trash := filepath.Join(v.podDir(uid), trashDir, string(k)+"~"+name)
 	if err := removeTree(ctx, trash); err != nil {
 		return err

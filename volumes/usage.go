@@ -257,7 +257,7 @@ func (v *Volumes) Usage(ctx context.Context, pod *corev1.Pod) (all []VolumeUsage
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
 		k, unknown := kindOf(vol)
-		if unknown != nil || k == hostPath || checkNames(string(pod.UID), vol.Name) != nil {
+		if unknown != nil || k == hostPath || k == csi || checkNames(string(pod.UID), vol.Name) != nil {
 			continue
 		}
 		if _, ok := v.setUp(pod.UID, k, vol.Name); !ok {

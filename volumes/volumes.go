@@ -2,6 +2,7 @@ package volumes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,8 @@ type Options struct {
 	// RecursiveReadOnly reports whether the runtime supports recursive read-only mounts for the
 	// pod's runtime class. Nil: it does not.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
+	// CSI sets up volumes by CSI drivers. Nil: it is not supported.
+	CSI CSI
 	// Claim records that berth creates the pod, and creates its directory with ClaimDir. It returns an
 	// error if anything of the pod on the host is foreign. Nil: ClaimDir.
 	Claim func(uid types.UID) error
@@ -132,7 +135,7 @@ func (v *Volumes) mount(
 	if vol == nil {
 		return invalid("the pod has no such volume")
 	}
-	local := localPath(pod, vol, objs)
+	local, spec := localPath(pod, vol, objs), vol
 	vol, err := resolveClaim(pod, vol, objs)
 	if err != nil {
 		return err
@@ -142,8 +145,11 @@ func (v *Volumes) mount(
 		return err
 	}
 	recorded, ok := v.setUp(pod.UID, k, name)
-	if ok && recorded.Version == version {
+	switch {
+	case ok && recorded.Version == version:
 		return nil
+	case k == csi:
+		return v.mountCSI(ctx, pod, spec, boundVolume(pod, spec, objs), version)
 	}
 	m := marker{Version: version, Boot: v.boot}
 	switch {
@@ -229,6 +235,10 @@ func fsGroup(pod *corev1.Pod) *int64 {
 // failed wraps an error with its kind and the event reason. An existing kind is kept.
 func failed(reason string, err error) error {
 	kind := plan.KindOf(err)
+	out := &plan.Error{Reason: reason, Err: err}
+	if e, ok := errors.AsType[*plan.Error](err); ok && e.Operation != "" {
+		out.Reason, out.Operation, out.Object = cmp.Or(e.Reason, reason), e.Operation, e.Object
+	}
 	switch {
 	case kind != plan.Other:
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
@@ -238,7 +248,8 @@ func failed(reason string, err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		kind = plan.Timeout
 	}
-	return &plan.Error{Kind: kind, Reason: reason, Err: err}
+	out.Kind = kind
+	return out
 }
 
 func invalid(format string, args ...any) error {
