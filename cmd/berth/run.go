@@ -38,6 +38,7 @@ import (
 	"berth/probes"
 	"berth/probes/exectracker"
 	"berth/systemd"
+	"berth/volumes/csi"
 )
 
 func runCommand() *cobra.Command {
@@ -83,6 +84,7 @@ type berth struct {
 	agent                 *agent.Agent
 	podLogs               *podlogs.Logs
 	devices               *devices.Manager
+	csi                   *csi.Manager
 	admissionNode         *allocator.NodeState
 	stats                 *stats.Collector
 	pressure              *eviction.Monitor
@@ -198,6 +200,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.makeArchiveDir()
 	b.startedDuringShutdown = b.shuttingDown(ctx)
 	b.agent = newAgent(b, records)
+	b.newCSI()
 	b.admissionNode = allocator.NewNodeState(b.initialNode(), b.agent.SetNode)
 	b.podLogs = b.newPodLogs()
 	b.stats = b.newStats()
@@ -271,6 +274,8 @@ func (b *berth) serve(ctx context.Context) error {
 	components.run("memory alarm", func() error { b.watchMemory(ctx); return nil })
 	components.run("limits", func() error { b.limits.Run(ctx); return nil })
 	components.run("log garbage", func() error { b.logCollector().Run(ctx); return nil })
+	components.run("plugin watcher", func() error { return b.pluginWatcher().Run(ctx) })
+	components.run("CSI drivers", func() error { return b.csi.Run(ctx) })
 	components.run("device plugins", func() error { return b.runDevices(ctx) })
 	components.run("service manager", func() error { b.notify(ctx); return nil })
 	components.run("memory", func() error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	goruntime "runtime"
@@ -151,7 +152,9 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.PodExp
 
 // podState returns the state of a pod for explanations.
 func (b *berth) podState(s *status.Snapshot) explain.PodState {
-	return explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress)
+	return explain.FromSnapshot(s, b.agent.Limits, func(a plan.Action) string {
+		return cmp.Or(b.runtime.progress(a), b.host.volumes.Progress(s.Pod.UID, plan.VolumeOf(a)))
+	})
 }
 
 func (b *berth) timeline(ctx context.Context, namespace, name string) (nodeapi.Timeline, error) {

@@ -178,6 +178,7 @@ func (j *cluster) nodeUpdated(n *corev1.Node) {
 	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 	j.b.services.excluded.Store(excluded)
 	j.b.services.policyStore.SetPodRanges(here.PodCIDRs)
+	j.b.csi.SetNode(n)
 	j.changes.Apply(n)
 	j.nodeOnce.Do(func() { close(j.nodeReceived) })
 }
@@ -198,6 +199,7 @@ func (j *cluster) facts(ctx context.Context) registration.Facts {
 		DeclaredFeatures: podspec.DeclaredFeatures(),
 		NotReady:         j.notReady(),
 		Network:          j.networkCondition(),
+		VolumesInUse:     b.csi.VolumesInUse(),
 		MemoryPressure:   b.pressure.HasCondition(corev1.NodeMemoryPressure),
 		DiskPressure:     b.pressure.HasCondition(corev1.NodeDiskPressure),
 		PIDPressure:      b.pressure.HasCondition(corev1.NodePIDPressure),

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"path/filepath"
+
+	"berth/node/plugins"
+	"berth/volumes/csi"
+)
+
+// newCSI creates the manager of CSI drivers and connects it to the volumes of pods.
+func (b *berth) newCSI() {
+	o := csi.Options{
+		RootDir: b.config.RootDir, NodeName: b.config.NodeName, Started: b.agent.Ready(),
+		OnCall: b.metrics.ObserveCSICall, Log: b.log,
+	}
+	if b.cluster != nil {
+		o.Client, o.OnChange = b.cluster.client, b.cluster.registration.Trigger
+	}
+	b.csi = csi.New(o)
+	b.host.volumes.CSI = b.csi
+}
+
+// pluginWatcher creates the watcher of plugins that announce themselves with a socket.
+func (b *berth) pluginWatcher() *plugins.Watcher {
+	return plugins.New(plugins.Options{
+		Dir: filepath.Join(b.config.RootDir, "plugins_registry"), Log: b.log,
+		Handlers: map[string]plugins.Handler{plugins.CSIPlugin: b.csi, plugins.DevicePlugin: b.devices},
+	})
+}
