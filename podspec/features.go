@@ -13,13 +13,13 @@ import (
 // of the pod. It is part of the API: it is the name of a node label, see FeatureLabels.
 type Feature string
 
-// The features that are not supported. Fields that a node with an API server supports, and fields
+// The features that some nodes do not support. Fields that a node with an API server supports, and fields
 // that Kubernetes ignores on Linux nodes, have no feature.
 const (
 	FeatureResourceClaims   Feature = "resource-claims"
 	FeatureBindMountOptions Feature = "bind-mount-options"
 	FeatureBlockVolumes     Feature = "block-volumes"
-	FeatureCSIVolumes       Feature = "csi-volumes"
+	FeatureCSIVolumes       Feature = "csi-volumes" // supported, but not by nodes of earlier versions
 	FeatureInTreeVolumes    Feature = "in-tree-volumes"
 )
 
@@ -44,10 +44,10 @@ func UnsupportedFeatures() []Feature {
 	return slices.Compact(out)
 }
 
-// FeatureUses returns the fields of a pod that use an unsupported feature, in the order of the
-// table.
+// FeatureUses returns the fields of a pod that use a feature that some nodes do not support, in the
+// order of the table.
 func FeatureUses(pod *corev1.Pod) (uses []FeatureUse) {
-	for _, row := range unsupported {
+	for _, row := range slices.Concat(unsupported, unsupportedEarlier) {
 		if row.feature == "" {
 			continue
 		}

@@ -50,8 +50,7 @@ var unsupported = []unsupportedField{
 	}), "hooks use HTTP/1.1", ""},
 
 	// Volumes.
-	{reject, volumesOf("persistentVolumeClaim", "ephemeral"), "volumes of type %s require an API server", ""},
-	{reject, volumesOf("csi"), noVolumeType, FeatureCSIVolumes},
+	{reject, volumesOf(storageVolumes...), "volumes of type %s require an API server", ""},
 	{reject, otherVolumes, noVolumeType, FeatureInTreeVolumes},
 	{reject, projections("serviceAccountToken", hasToken), "service account tokens are not supported yet", ""},
 	{
@@ -145,6 +144,12 @@ var unsupported = []unsupportedField{
 	{reject, inContainers("securityContext.windowsOptions", ownWindowsOptions), noWindowsOptions, ""},
 }
 
+// unsupportedEarlier lists the fields with a feature that nodes of earlier versions do not support. Pods
+// with such a field are not taken over from the kubelet either.
+var unsupportedEarlier = []unsupportedField{
+	{reject, volumesOf("csi"), "volumes of type %s are not supported here", FeatureCSIVolumes},
+}
+
 const schedulingIgnored = "has no effect on a standalone node: the pod always runs on this node"
 
 const (
@@ -158,7 +163,7 @@ const noTCPHook = "the hook was removed from the API: it always fails"
 // supportedVolumes are the volume types that berth supports.
 var supportedVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected", "image"}
 
-// storageVolumes are the volume types that have a feature of their own.
+// storageVolumes are the volume types that require an API server.
 var storageVolumes = []string{"persistentVolumeClaim", "ephemeral", "csi"}
 
 func hasDevices(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 }
