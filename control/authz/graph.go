@@ -92,6 +92,16 @@ func (g *Graph) ownsSlice(ctx context.Context, node, slice string) bool {
 	return err == nil && s.Spec.NodeName != nil && *s.Spec.NodeName == node // invariant Z1
 }
 
+// ownsAttachment reports whether the VolumeAttachment is for the node. It reads from the API server, for
+// the same reason as ownsSlice.
+func (g *Graph) ownsAttachment(ctx context.Context, node, name string) bool {
+	if g.client == nil {
+		return false
+	}
+	a, err := g.client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	return err == nil && a.Spec.NodeName == node // invariant Z1
+}
+
 func (g *Graph) referencedByPod(ctx context.Context, node string, r Ref, or []Ref) bool {
 	wanted := map[string]bool{}
 	for _, one := range append(or, r) {

@@ -92,6 +92,8 @@ func (n *NodeAuthorizer) denyReason(ctx context.Context, node string, a authoriz
 		return requireOwnName(node, a, "node lease")
 	case metav1.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}:
 		return requireOwnName(node, a, "CSINode")
+	case metav1.GroupResource{Group: "storage.k8s.io", Resource: "volumeattachments"}:
+		return n.attachment(ctx, node, a)
 	case metav1.GroupResource{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}:
 		if a.GetSubresource() == "" && (a.GetVerb() == "create" || selectsNode(node, a)) {
 			return ""
@@ -153,6 +155,17 @@ func (n *NodeAuthorizer) slices(ctx context.Context, node string, a authorizer.A
 	case a.GetName() == "":
 		return "can only list/watch/deletecollection resourceslices with spec.nodeName field selector"
 	case !n.graph.ownsSlice(ctx, node, a.GetName()):
+		return fmt.Sprintf("no relationship found between node '%s' and this object", node)
+	}
+	return ""
+}
+
+// attachment allows reading a VolumeAttachment of the node.
+func (n *NodeAuthorizer) attachment(ctx context.Context, node string, a authorizer.Attributes) string {
+	switch {
+	case a.GetVerb() != "get" || a.GetSubresource() != "" || a.GetName() == "":
+		return "can only get individual resources of this type"
+	case !n.graph.ownsAttachment(ctx, node, a.GetName()):
 		return fmt.Sprintf("no relationship found between node '%s' and this object", node)
 	}
 	return ""
