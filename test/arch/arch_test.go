@@ -82,9 +82,11 @@ var allowedImports = map[string][]string{
 	"images/offline":     {"podspec"},
 	"volumes":            {"agent/plan", "podspec", "volumes/content"},
 	"volumes/content":    {"agent/plan", "podspec"},
+	"volumes/csi":        {"agent/plan", "internal/apiclient", "node/plugins"},
+	"node/plugins":       {},
 	"node/cgroups":       {"agent/plan", "podspec"},
 	"probes/exectracker": {"agent/plan"},
-	"node/devices":       {"agent/plan", "podspec"},
+	"node/devices":       {"agent/plan", "node/plugins", "podspec"},
 	"internal/exits":     {},
 	"probes":             {"agent/plan", "podspec"},
 	"node": {
