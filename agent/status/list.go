@@ -67,6 +67,16 @@ type Counts struct {
 	Mounted      map[string]int          // those of Desired that are set up on the host
 }
 
+// PodsToKeep returns the desired pods that are running and not terminating.
+func (c *Cache) PodsToKeep() (out []*corev1.Pod) {
+	for _, s := range c.List() {
+		if s.Termination == nil && s.Status.Phase == corev1.PodRunning {
+			out = append(out, s.Pod)
+		}
+	}
+	return out
+}
+
 // Count counts the pods.
 func (c *Cache) Count() Counts {
 	n := Counts{
