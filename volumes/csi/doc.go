@@ -7,7 +7,8 @@
 //
 //	SetUp:    CSIDriver ─► attachment ─► NodeStageVolume ─► NodePublishVolume
 //	TearDown: NodeUnpublishVolume
-//	Run:      NodeUnstageVolume of volumes that no pod uses, the CSINode, the Node
+//	Run:      NodeUnstageVolume of volumes that no pod uses, the CSINode, the Node, and NodePublishVolume
+//	          again for drivers with requiresRepublish
 //
 // What exists is read from the host, in the layout of the kubelet, so that a restart of the agent, a
 // crash at any point and a hand-over from or to the kubelet need no other state:
@@ -28,7 +29,7 @@
 // Invariants:
 //
 //	C1 A volume is not unpublished while its pod needs it, and not unstaged while it is published.
-//	C2 A volume that is published is never staged or published again by a restart of the agent.
+//	C2 A restart of the agent does not stage or publish a volume again that is published.
 //	C3 After TearDown of all pods with a volume and a pass of Run, nothing of it is left on the host.
 //	C4 A volume is not staged before the Node says that it is in use, if it is attached by a controller.
 //	C5 No log line, error or file contains a secret or a token.

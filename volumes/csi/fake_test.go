@@ -275,6 +275,15 @@ func (n *fakeNode) NodeUnpublishVolume(
 	return &csipb.NodeUnpublishVolumeResponse{}, n.record(ctx, "NodeUnpublishVolume", q)
 }
 
+func (n *fakeNode) NodeGetVolumeStats(
+	ctx context.Context, q *csipb.NodeGetVolumeStatsRequest,
+) (*csipb.NodeGetVolumeStatsResponse, error) {
+	return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{
+		{Unit: csipb.VolumeUsage_BYTES, Total: 1000, Used: 300, Available: 700},
+		{Unit: csipb.VolumeUsage_INODES, Total: 100, Used: 3, Available: 97},
+	}}, n.record(ctx, "NodeGetVolumeStats", q)
+}
+
 func (n *fakeNode) NodeUnstageVolume(
 	ctx context.Context, q *csipb.NodeUnstageVolumeRequest,
 ) (*csipb.NodeUnstageVolumeResponse, error) {

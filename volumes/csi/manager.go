@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -44,11 +45,22 @@ type Options struct {
 	OnCall func(driver, method string, took time.Duration, err error)
 	Log    *slog.Logger
 
+	// RunningPods returns the pods that are running and not terminating, for drivers that are called again
+	// periodically. Nil: there are none.
+	RunningPods func() []*corev1.Pod
+
+	// Saved is the last state passed to Save by an earlier run: CSIDriver objects, for a boot without the
+	// server. Nil: none.
+	Saved []byte
+	Save  func(state []byte) // must not block; may be nil
+
 	CallTimeout   time.Duration // of a call; zero: 2 min, as upstream
 	AttachTimeout time.Duration // of waiting for an attachment; zero: 2 min
 	DriverTimeout time.Duration // of waiting for a driver to register; zero: 2 min
 	RetryMin      time.Duration // first delay of what Run repeats; zero: 500 ms
 	RetryMax      time.Duration // zero: 2 min
+
+	RepublishInterval time.Duration // of drivers with requiresRepublish; zero: 1 min
 
 	// For tests: connect connects to a driver, mounted reads the mount table, fault may end a test run
 	// between two steps.
@@ -65,6 +77,8 @@ type Manager struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
+	running context.Context // context of Run; nil: not running
+	stats   map[podVolume]measurement
 	drivers map[string]*driver
 	changed chan struct{}             // closed and replaced when drivers or node have changed
 	locks   map[volumeKey]*volumeLock // of volumes in use by a call
@@ -115,22 +129,41 @@ func New(o Options) *Manager {
 	if o.fault == nil {
 		o.fault = func(string) {}
 	}
-	return &Manager{
+	o.RepublishInterval = cmp.Or(o.RepublishInterval, time.Minute)
+	if o.Save == nil {
+		o.Save = func([]byte) {}
+	}
+	m := &Manager{
 		opt: o, wake: make(chan struct{}, 1), sync: make(chan struct{}, 1), changed: make(chan struct{}),
 		drivers: map[string]*driver{}, locks: map[volumeKey]*volumeLock{}, calls: map[podVolume]progress{},
 		missing: map[podVolume]bool{}, wanted: map[podVolume]want{}, staged: map[volumeKey]bool{},
-		onHost: map[volumeKey]bool{}, specs: map[string]cachedSpec{}, removed: map[string]bool{},
+		onHost: map[volumeKey]bool{}, stats: map[podVolume]measurement{}, specs: map[string]cachedSpec{}, removed: map[string]bool{},
 	}
+	if err := m.restoreSpecs(); err != nil {
+		o.Log.Warn("saved CSIDriver objects unreadable, reading them from the server", "err", err)
+	}
+	return m
 }
 
 // Run keeps the CSINode and the Node up to date and unstages volumes that no pod uses, until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.wg.Wait()
+	m.mu.Lock()
+	m.running = ctx
+	m.mu.Unlock()
+	defer func() { // no more measurements
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.running = nil
+	}()
 	if err := os.MkdirAll(filepath.Join(m.opt.RootDir, "plugins"), 0o750); err != nil { // with the sockets of drivers
 		m.opt.Log.Warn("plugin directory not created", "err", err)
 	}
 	if m.opt.Client != nil {
 		m.wg.Go(func() { m.syncNodeInfo(ctx) })
+		if m.opt.RunningPods != nil {
+			m.wg.Go(func() { m.republish(ctx) })
+		}
 	}
 	if m.opt.Started != nil {
 		select {

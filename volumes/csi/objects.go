@@ -10,6 +10,7 @@ import (
 	authnv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"berth/internal/apiclient"
@@ -17,6 +18,9 @@ import (
 
 // specAge is how long a CSIDriver object is used before it is read again.
 const specAge = 10 * time.Second
+
+// knownSpecTimeout limits how long a known CSIDriver object is read again.
+const knownSpecTimeout = 3 * time.Second
 
 // cachedSpec is the CSIDriver object of a driver.
 type cachedSpec struct {
@@ -33,23 +37,59 @@ func (m *Manager) driverSpec(ctx context.Context, name string) (*driverSpec, err
 	if known && time.Since(c.at) < specAge {
 		return c.spec, nil
 	}
-	c.at = time.Now()
+	read, cancel := ctx, context.CancelFunc(func() {})
+	if known {
+		read, cancel = context.WithTimeout(ctx, knownSpecTimeout)
+	}
+	defer cancel()
+	now := cachedSpec{at: time.Now()}
 	var o storagev1.CSIDriver
-	switch err := m.opt.Client.Get(ctx, apiclient.CSIDrivers, "", name, &o); {
+	switch err := m.opt.Client.Get(read, apiclient.CSIDrivers, "", name, &o); {
 	case err == nil:
-		c.spec = &o.Spec
+		now.spec = &o.Spec
 	case apierrors.IsNotFound(err):
-		c.spec = nil
 	case known && ctx.Err() == nil:
 		m.opt.Log.Warn("CSIDriver object not available, using the last known one", "driver", name, "err", err)
-		return c.spec, nil
+		now.spec = c.spec
 	default:
 		return nil, fmt.Errorf("get CSIDriver %s: %w", name, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.specs[name] = c
-	return c.spec, nil
+	m.specs[name] = now
+	if !known || !equality.Semantic.DeepEqual(c.spec, now.spec) {
+		m.saveSpecs()
+	}
+	return now.spec, nil
+}
+
+// saveSpecs saves the CSIDriver objects. The caller holds mu.
+func (m *Manager) saveSpecs() {
+	specs := make(map[string]*driverSpec, len(m.specs))
+	for name, c := range m.specs {
+		specs[name] = c.spec
+	}
+	text, err := json.Marshal(specs)
+	if err != nil {
+		m.opt.Log.Warn("CSIDriver objects not saved", "err", err)
+		return
+	}
+	m.opt.Save(text)
+}
+
+// restoreSpecs restores the saved CSIDriver objects. They are used only if the server does not respond.
+func (m *Manager) restoreSpecs() error {
+	if len(m.opt.Saved) == 0 {
+		return nil
+	}
+	specs := map[string]*driverSpec{}
+	if err := json.Unmarshal(m.opt.Saved, &specs); err != nil {
+		return err
+	}
+	for name, spec := range specs {
+		m.specs[name] = cachedSpec{spec: spec}
+	}
+	return nil
 }
 
 // secrets returns the content of a secret for a call. Nil: the call needs none.

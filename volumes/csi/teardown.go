@@ -41,6 +41,7 @@ func (m *Manager) TearDown(ctx context.Context, uid types.UID, specName string) 
 	m.mu.Lock()
 	delete(m.wanted, v)
 	delete(m.missing, v)
+	delete(m.stats, v)
 	m.mu.Unlock()
 	signal(m.wake)
 	return nil
