@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/podspec"
 )
 
 // CSI sets up volumes by CSI drivers: package csi. A volume has the name of its PersistentVolume, or its
@@ -88,6 +90,21 @@ func (v *Volumes) Progress(uid types.UID, name string) string {
 		return ""
 	}
 	return v.CSI.Progress(uid, m.SpecName)
+}
+
+// CSIVolumes returns the names in paths of the pod's csi volumes that are set up, by volume.
+func (v *Volumes) CSIVolumes(pod *corev1.Pod) map[string]string {
+	out := map[string]string{}
+	for i := range pod.Spec.Volumes {
+		vol := &pod.Spec.Volumes[i]
+		if checkNames(string(pod.UID), vol.Name) != nil || vol.CSI == nil && podspec.ClaimName(pod, vol) == "" {
+			continue
+		}
+		if m, ok := v.readMarker(pod.UID, csi, vol.Name); ok && !m.Incomplete {
+			out[vol.Name] = m.SpecName
+		}
+	}
+	return out
 }
 
 // await runs f, which accesses a file system that may not respond. If ctx ends, it returns, and f ends when

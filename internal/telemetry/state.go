@@ -13,6 +13,7 @@ type State struct {
 	RunningPods      int            // pods with a running sandbox
 	Containers       map[string]int // containers by state: created, running, exited or unknown
 	Volumes          map[VolumeState]int
+	Claims           []ClaimState
 
 	InvalidManifests int
 	StoreDegraded    bool
@@ -26,6 +27,13 @@ type State struct {
 type VolumeState struct {
 	Plugin string
 	Actual bool
+}
+
+// ClaimState is the usage of the volume of a PersistentVolumeClaim.
+type ClaimState struct {
+	Namespace, Claim               string
+	Capacity, Available, Used      uint64 // bytes
+	Inodes, InodesFree, InodesUsed uint64
 }
 
 // RegisterState registers the gauges of State. read is called for every scrape, concurrently.
@@ -60,7 +68,31 @@ var (
 		"Seconds until the serving certificate expires, negative if it has expired, +Inf if there is none.")
 )
 
+// claimMetrics are the metrics of the volume of a claim.
+var claimMetrics = []struct {
+	desc  *prometheus.Desc
+	value func(*ClaimState) uint64
+}{
+	{claimDesc("capacity_bytes", "Capacity in bytes of the volume."),
+		func(c *ClaimState) uint64 { return c.Capacity }},
+	{claimDesc("available_bytes", "Number of available bytes in the volume."),
+		func(c *ClaimState) uint64 { return c.Available }},
+	{claimDesc("used_bytes", "Number of used bytes in the volume."), func(c *ClaimState) uint64 { return c.Used }},
+	{claimDesc("inodes", "Maximum number of inodes in the volume."), func(c *ClaimState) uint64 { return c.Inodes }},
+	{claimDesc("inodes_free", "Number of free inodes in the volume."),
+		func(c *ClaimState) uint64 { return c.InodesFree }},
+	{claimDesc("inodes_used", "Number of used inodes in the volume."),
+		func(c *ClaimState) uint64 { return c.InodesUsed }},
+}
+
+func claimDesc(name, help string) *prometheus.Desc {
+	return stateDesc("kubelet_volume_stats_"+name, help, "namespace", "persistentvolumeclaim")
+}
+
 func (c stateCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range claimMetrics {
+		ch <- c.desc
+	}
 	for _, d := range []*prometheus.Desc{
 		descRunningPods, descDesiredPods, descContainers, descVolumes, descInvalidManifests, descDegraded,
 		descClientTTL, descServerTTL,
@@ -86,6 +118,11 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 			state = "actual_state_of_world"
 		}
 		set(descVolumes, float64(n), v.Plugin, state)
+	}
+	for i := range s.Claims {
+		for _, c := range claimMetrics {
+			set(c.desc, float64(c.value(&s.Claims[i])), s.Claims[i].Namespace, s.Claims[i].Claim)
+		}
 	}
 	set(descInvalidManifests, float64(s.InvalidManifests))
 	degraded := 0.0

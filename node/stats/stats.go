@@ -18,7 +18,9 @@ import (
 	"berth/node"
 	"berth/node/cgroups"
 	"berth/nodeapi/server"
+	"berth/podspec"
 	"berth/volumes"
+	"berth/volumes/csi"
 )
 
 // Collector measures the resource usage of the node and its pods. It is safe for concurrent use.
@@ -31,6 +33,8 @@ type Collector struct {
 	RootDir  string
 	CPUs     int
 	Log      *slog.Logger
+	// CSIStats returns the last usage of a volume that its CSI driver has reported. Nil: there are none.
+	CSIStats func(uid types.UID, specName string) (csi.Stats, bool)
 }
 
 // Stats measures the usage of the node and its pods from the kernel. The runtime is queried only
@@ -236,6 +240,47 @@ func (sc *Collector) volumeStats(ctx context.Context, pod *corev1.Pod) (out []se
 		if d := fsStatsOf(v.Dir); d != nil {
 			d.Used, d.InodesUsed = v.Bytes, v.Inodes
 			out = append(out, server.VolumeStats{Name: v.Volume, FsStats: *d})
+		}
+	}
+	return append(out, sc.driverStats(pod)...)
+}
+
+// driverStats returns the last usage of a pod's volumes that their CSI drivers have reported.
+func (sc *Collector) driverStats(pod *corev1.Pod) (out []server.VolumeStats) {
+	if sc.CSIStats == nil {
+		return nil
+	}
+	specNames := sc.Volumes.CSIVolumes(pod)
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		s, ok := sc.CSIStats(pod.UID, specNames[v.Name])
+		if specNames[v.Name] == "" || !ok {
+			continue
+		}
+		out = append(out, server.VolumeStats{Name: v.Name, Claim: podspec.ClaimName(pod, v), FsStats: server.FsStats{
+			Timestamp: s.At, Capacity: s.Capacity, Available: s.Available, Used: s.Used,
+			Inodes: s.Inodes, InodesFree: s.InodesFree, InodesUsed: s.InodesUsed,
+		}})
+	}
+	return out
+}
+
+// ClaimStats is the usage of the volume of a PersistentVolumeClaim.
+type ClaimStats struct {
+	Namespace, Claim string
+	server.FsStats
+}
+
+// ClaimStats returns the last usage of the volumes of claims, each claim once.
+func (sc *Collector) ClaimStats() (out []ClaimStats) {
+	seen := map[types.NamespacedName]bool{}
+	for _, s := range sc.Pods() {
+		for _, v := range sc.driverStats(s.Pod) {
+			claim := types.NamespacedName{Namespace: s.Pod.Namespace, Name: v.Claim}
+			if v.Claim != "" && !seen[claim] {
+				seen[claim] = true
+				out = append(out, ClaimStats{claim.Namespace, claim.Name, v.FsStats})
+			}
 		}
 	}
 	return out

@@ -47,7 +47,8 @@ type ContainerStats struct {
 
 // VolumeStats is the usage of a volume.
 type VolumeStats struct {
-	Name string
+	Name  string
+	Claim string // its PersistentVolumeClaim; empty: none
 	FsStats
 }
 

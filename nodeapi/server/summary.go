@@ -163,7 +163,11 @@ func podStats(p PodStats, rate func(string) *uint64, only bool) stats.PodStats {
 	out.EphemeralStorage = fsStats(p.EphemeralStorage)
 	out.ProcessStats = &stats.ProcessStats{ProcessCount: &p.Usage.Processes}
 	for _, v := range p.Volumes {
-		out.VolumeStats = append(out.VolumeStats, stats.VolumeStats{Name: v.Name, FsStats: *fsStats(&v.FsStats)})
+		s := stats.VolumeStats{Name: v.Name, FsStats: *fsStats(&v.FsStats)}
+		if v.Claim != "" {
+			s.PVCRef = &stats.PVCReference{Name: v.Claim, Namespace: p.Namespace}
+		}
+		out.VolumeStats = append(out.VolumeStats, s)
 	}
 	return out
 }
