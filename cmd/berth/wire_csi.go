@@ -7,11 +7,20 @@ import (
 	"berth/volumes/csi"
 )
 
+// csiKey is the key of CSIDriver objects in the store.
+const csiKey = "csi-drivers"
+
 // newCSI creates the manager of CSI drivers and connects it to the volumes of pods.
 func (b *berth) newCSI() {
+	saved, err := b.store.NodeValue(csiKey)
+	if err != nil {
+		b.log.Warn("CSIDriver objects unavailable from the store, reading them from the server", "err", err)
+	}
 	o := csi.Options{
 		RootDir: b.config.RootDir, NodeName: b.config.NodeName, Started: b.agent.Ready(),
 		OnCall: b.metrics.ObserveCSICall, Log: b.log,
+		RunningPods: b.agent.StatusCache.PodsToKeep,
+		Saved:       saved, Save: func(state []byte) { b.store.PutNodeValue(csiKey, state) },
 	}
 	if b.cluster != nil {
 		o.Client, o.OnChange = b.cluster.client, b.cluster.registration.Trigger

@@ -149,7 +149,7 @@ func (b *berth) newStats() *stats.Collector {
 		Cgroups: b.host.cgroups, Volumes: b.host.volumes, Runtime: b.runtime.client,
 		Pods:     func() []*status.Snapshot { return b.agent.StatusCache.List() },
 		NodeName: b.config.NodeName, RootDir: b.config.RootDir, Log: b.log,
-		CPUs: int(b.host.resources.Capacity.Cpu().Value()),
+		CPUs: int(b.host.resources.Capacity.Cpu().Value()), CSIStats: b.csi.Stats,
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"berth/agent/allocator"
 	"berth/agent/metrics"
 	"berth/internal/telemetry"
+	"berth/node/stats"
 	"berth/systemd"
 )
 
@@ -77,10 +78,19 @@ func (b *berth) metricsState() telemetry.State {
 	s := metrics.State(b.agent.StatusCache.Count())
 	s.InvalidManifests = b.invalidManifests()
 	s.StoreDegraded, _ = b.store.Degraded()
+	s.Claims = convertAll(b.stats.ClaimStats(), claimState)
 	if j := b.cluster; j != nil {
 		s.ClientCertificate, s.ServingCertificate = j.identity.Certificate.Expires(), j.serving.Expires()
 	}
 	return s
+}
+
+// claimState converts the usage of the volume of a claim for metrics.
+func claimState(c stats.ClaimStats) telemetry.ClaimState {
+	return telemetry.ClaimState{
+		Namespace: c.Namespace, Claim: c.Claim, Capacity: c.Capacity, Available: c.Available, Used: c.Used,
+		Inodes: c.Inodes, InodesFree: c.InodesFree, InodesUsed: c.InodesUsed,
+	}
 }
 
 func badRequest(format string, args ...any) error {
