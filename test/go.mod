@@ -178,6 +178,7 @@ require (
 )
 
 require (
+	github.com/container-storage-interface/spec v1.13.0
 	github.com/coreos/go-oidc v2.5.0+incompatible // indirect
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
 	github.com/pquerna/cachecontrol v0.1.0 // indirect
