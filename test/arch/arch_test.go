@@ -82,7 +82,7 @@ var allowedImports = map[string][]string{
 	"images/offline":     {"podspec"},
 	"volumes":            {"agent/plan", "podspec", "volumes/content"},
 	"volumes/content":    {"agent/plan", "podspec"},
-	"volumes/csi":        {"agent/plan", "internal/apiclient", "node/plugins"},
+	"volumes/csi":        {"agent/plan", "internal/apiclient", "node/plugins", "podspec"},
 	"node/plugins":       {},
 	"node/cgroups":       {"agent/plan", "podspec"},
 	"probes/exectracker": {"agent/plan"},
@@ -94,7 +94,7 @@ var allowedImports = map[string][]string{
 	},
 	"node/stats": {
 		"agent/eviction", "agent/plan", "agent/status", "cri", "node", "node/cgroups", "node/pressure",
-		"nodeapi", "nodeapi/server", "volumes",
+		"nodeapi", "nodeapi/server", "podspec", "volumes", "volumes/csi",
 	},
 	"node/check": {
 		"agent/ownership", "cni", "cri", "internal/apiclient", "internal/nodeconfig", "internal/userids", "node",

@@ -140,6 +140,12 @@ var onlyAfter = map[string]string{
 	"container_fs_reads_total":                "the containers may not have used a block device",
 	"container_fs_writes_bytes_total":         "the containers may not have used a block device",
 	"container_fs_writes_total":               "the containers may not have used a block device",
+	"kubelet_volume_stats_available_bytes":    "the node has no claims",
+	"kubelet_volume_stats_capacity_bytes":     "the node has no claims",
+	"kubelet_volume_stats_inodes":             "the node has no claims",
+	"kubelet_volume_stats_inodes_free":        "the node has no claims",
+	"kubelet_volume_stats_inodes_used":        "the node has no claims",
+	"kubelet_volume_stats_used_bytes":         "the node has no claims",
 }
 
 // checkMixin checks that each metric of kubernetes-mixin is exposed, or documented as not provided.
