@@ -37,7 +37,7 @@ func TestClaims(t *testing.T) {
 		{"path with dots", new(local(data + "/../x")), "", "without '..'", false},
 		{"block", &raw, "", "raw block volumes are not supported", true},
 		{"other kind", &corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
-			NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/"}}}, "", "only hostPath and local", true},
+			NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/"}}}, "", "only hostPath, local and csi", true},
 		{"not bound", nil, "", `PersistentVolumeClaim "data" is not bound`, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -33,6 +33,9 @@ type CSI interface {
 // csiMount is the mount point in the directory of a csi volume.
 const csiMount = "mount"
 
+// csiData names the driver in the directory of a csi volume.
+const csiData = "vol_data.json"
+
 // mountDir returns the directory of a volume that containers mount.
 func (v *Volumes) mountDir(uid types.UID, k kind, name string, m marker) string {
 	if k == csi {
@@ -139,14 +142,18 @@ func (v *Volumes) tearDownSpec(ctx context.Context, uid types.UID, specName stri
 	return v.CSI.TearDown(ctx, uid, specName)
 }
 
-// tearDownAll unmounts the csi volumes of a pod that have a directory, including those without a marker, which
-// another agent has set up. Their mounts must not be removed without their driver.
+// tearDownAll unmounts the csi volumes of a pod that their driver must unmount, including those without a marker,
+// which another agent has set up.
 func (v *Volumes) tearDownAll(ctx context.Context, uid types.UID) error {
 	entries, err := os.ReadDir(filepath.Join(v.podDir(uid), volumesDir, csi.dirName()))
 	if err != nil && !os.IsNotExist(err) {
 		return err
 	}
 	for _, e := range entries {
+		data := filepath.Join(v.volumeDir(uid, csi, e.Name()), csiData)
+		if there, err := exists(data); err != nil || !there {
+			continue // unmounted like other volumes
+		}
 		if err := v.tearDownSpec(ctx, uid, e.Name()); err != nil {
 			return err
 		}

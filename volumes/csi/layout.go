@@ -121,20 +121,22 @@ func removeData(dir, target string) error {
 // publishedVolumes lists the volumes of all pods that may be published, by the directory of the pod's
 // volume, including pods of another program: a volume that a kubelet uses is not unstaged either.
 func (m *Manager) publishedVolumes() (map[string]volumeData, error) {
-	return readAll(filepath.Join(literal.Replace(m.opt.RootDir), "pods", "*", "volumes", podVolumesDir, "*"))
+	pattern := filepath.Join(literal.Replace(m.opt.RootDir), "pods", "*", "volumes", podVolumesDir, "*")
+	return m.readAll(pattern, publishName)
 }
 
 // stagedVolumes lists the volumes that may be staged, by their directory.
 func (m *Manager) stagedVolumes() (map[string]volumeData, error) {
-	return readAll(filepath.Join(literal.Replace(m.pluginDir()), "*", "*"))
+	return m.readAll(filepath.Join(literal.Replace(m.pluginDir()), "*", "*"), stagingName)
 }
 
 // literal escapes the characters that have a meaning in patterns.
 var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 // readAll reads the data of all directories that match a pattern. Directories without data are
-// omitted. Data that cannot be read is reported by the error.
-func readAll(pattern string) (map[string]volumeData, error) {
+// omitted, and those with unreadable data, which a loss of power has truncated, if nothing is mounted.
+// Unreadable data of a mount is an error.
+func (m *Manager) readAll(pattern, target string) (map[string]volumeData, error) {
 	paths, err := filepath.Glob(filepath.Join(pattern, dataName))
 	if err != nil {
 		return nil, err
@@ -142,11 +144,15 @@ func readAll(pattern string) (map[string]volumeData, error) {
 	out := make(map[string]volumeData, len(paths))
 	var failed error
 	for _, path := range paths {
-		d, exists, err := readData(filepath.Dir(path))
-		if err != nil {
-			failed = errors.Join(failed, err)
-		} else if exists {
-			out[filepath.Dir(path)] = d
+		dir := filepath.Dir(path)
+		d, exists, err := readData(dir)
+		switch {
+		case err == nil && exists:
+			out[dir] = d
+		case err != nil:
+			if mounted, mountErr := m.opt.mounted(filepath.Join(dir, target)); mounted || mountErr != nil {
+				failed = errors.Join(failed, err, mountErr)
+			}
 		}
 	}
 	return out, failed

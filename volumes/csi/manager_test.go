@@ -485,6 +485,34 @@ func TestRepublish(t *testing.T) {
 	}
 }
 
+// TestUnreadableData checks that data that a loss of power has truncated prevents nothing.
+func TestUnreadableData(t *testing.T) {
+	t.Parallel()
+	d := newFakeNode(stages)
+	h := newHost(t, d, csiDriver(nil))
+	h.register()
+	broken := h.podVolumeDir("broken", "pv")
+	if err := errors.Join(os.MkdirAll(filepath.Join(broken, publishName), 0o750),
+		os.WriteFile(filepath.Join(broken, dataName), []byte(`{"driver`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(h.setUp(testPod("one"), testVolume("pv")), h.TearDown(t.Context(), "one", "pv")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the volume to be unstaged", func() bool { return d.count("NodeUnstageVolume") == 1 })
+	h.mounts.put(filepath.Join(broken, publishName), true)
+	if err := h.TearDown(t.Context(), "broken", "pv"); err == nil {
+		t.Error("a mount of an unknown driver was removed")
+	}
+	h.mounts.put(filepath.Join(broken, publishName), false)
+	if err := h.TearDown(t.Context(), "broken", "pv"); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(broken); !os.IsNotExist(err) {
+		t.Errorf("the directory is left: %v", err)
+	}
+}
+
 // TestStats checks that statistics are measured in the background and kept.
 func TestStats(t *testing.T) {
 	t.Parallel()

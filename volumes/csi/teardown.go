@@ -19,20 +19,23 @@ func (m *Manager) TearDown(ctx context.Context, uid types.UID, specName string) 
 	v := podVolume{uid, specName}
 	defer m.finished(v)
 	dir := m.podVolumeDir(uid, specName)
-	d, exists, err := readData(dir)
-	if err == nil && exists {
-		err = m.unpublish(ctx, v, d, dir)
-	}
-	if err != nil {
-		return err
+	d, exists, readErr := readData(dir)
+	if readErr == nil && exists {
+		if err := m.unpublish(ctx, v, d, dir); err != nil {
+			return err
+		}
 	}
 	target := filepath.Join(dir, publishName)
 	mounted, err := m.opt.mounted(target)
 	switch {
 	case err != nil:
 		return err
-	case mounted:
+	case mounted && readErr != nil:
+		return readErr
+	case mounted && exists:
 		return fmt.Errorf("%s is still mounted", target)
+	case mounted:
+		return fmt.Errorf("%s is mounted, and its driver is not known: no %s", target, dataName)
 	}
 	if err := removeData(dir, publishName); err != nil {
 		return err
