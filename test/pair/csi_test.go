@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/test/hosts"
@@ -95,7 +96,8 @@ func (p *Pair) waitForCSINode(want string) {
 		if err != nil {
 			return err.Error()
 		}
-		if got, err := json.Marshal(n.Spec.Drivers); err != nil || string(got) != want {
+		if got, err := json.Marshal(append([]storagev1.CSINodeDriver{}, n.Spec.Drivers...)); err != nil ||
+			string(got) != want {
 			return fmt.Sprintf("got %s, %v", got, err)
 		}
 		return ""
@@ -146,9 +148,12 @@ func TestCSIVolumes(t *testing.T) {
 
 	p.Apply(t, csiVolumes+csiVolume("one")+csiPod("one", "one"))
 	p.waitForField("pod", "one", readyStatus, "True")
-	if text := p.containerLog("one"); !strings.Contains(text, "started") || !strings.Contains(text, "hello for one") {
-		t.Errorf("got log %q", text)
-	}
+	p.waitUntil("the content of both volumes in the log", func() string {
+		if text := p.containerLog("one"); !strings.Contains(text, "started") || !strings.Contains(text, "hello for one") {
+			return text
+		}
+		return ""
+	})
 	uid := p.field("pod", "one", ".metadata.uid")
 	p.checkLayout(uid, d)
 	p.killAgent(uid, d)
