@@ -140,8 +140,8 @@ func TestCSIVolumes(t *testing.T) {
 	t.Parallel()
 	p := startPair(t, pairOptions{})
 	d := p.startCSIDriver()
-	p.waitForCSINode(`[{"name":"csi.example.com","nodeID":"id-of-node","topologyKeys":["topology.csi.example.com/node"],` +
-		`"allocatable":{"count":7}}]`)
+	p.waitForCSINode(`[{"name":"csi.example.com","nodeID":"id-of-node",` +
+		`"topologyKeys":["topology.csi.example.com/node"],"allocatable":{"count":7}}]`)
 	p.waitForField("node", p.Node, `.metadata.labels.topology\.csi\.example\.com/node`, "id-of-node")
 	p.waitForField("node", p.Node, `.metadata.annotations.csi\.volume\.kubernetes\.io/nodeid`,
 		`{"csi.example.com":"id-of-node"}`)
@@ -149,7 +149,8 @@ func TestCSIVolumes(t *testing.T) {
 	p.Apply(t, csiVolumes+csiVolume("one")+csiPod("one", "one"))
 	p.waitForField("pod", "one", readyStatus, "True")
 	p.waitUntil("the content of both volumes in the log", func() string {
-		if text := p.containerLog("one"); !strings.Contains(text, "started") || !strings.Contains(text, "hello for one") {
+		text := p.containerLog("one")
+		if !strings.Contains(text, "started") || !strings.Contains(text, "hello for one") {
 			return text
 		}
 		return ""

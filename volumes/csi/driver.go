@@ -150,7 +150,8 @@ func (m *Manager) nodeInfoOf(ctx context.Context, d *driver) (nodeInfo, error) {
 		return nodeInfo{}, fmt.Errorf("NodeGetInfo of CSI driver %s returned no node ID", d.name)
 	}
 	return nodeInfo{
-		ID: out.GetNodeId(), MaxVolumes: out.GetMaxVolumesPerNode(), Topology: out.GetAccessibleTopology().GetSegments(),
+		ID: out.GetNodeId(), MaxVolumes: out.GetMaxVolumesPerNode(),
+		Topology: out.GetAccessibleTopology().GetSegments(),
 	}, nil
 }
 
@@ -181,7 +182,9 @@ func (m *Manager) capabilitiesOf(ctx context.Context, d *driver, v podVolume) (c
 }
 
 // call runs one call of a driver with a deadline.
-func (m *Manager) call(ctx context.Context, d *driver, v podVolume, method string, f func(context.Context) error) error {
+func (m *Manager) call(
+	ctx context.Context, d *driver, v podVolume, method string, f func(context.Context) error,
+) error {
 	if v != (podVolume{}) {
 		m.waiting(v, fmt.Sprintf("waiting for %s of CSI driver %s", method, d.name))
 	}

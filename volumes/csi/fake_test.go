@@ -140,7 +140,8 @@ func (a *fakeAPI) Patch(_ context.Context, r apiclient.Resource, namespace, name
 	if err := json.Unmarshal(patch, &change); err != nil {
 		return err
 	}
-	if v, ok := change["metadata"].(map[string]any)["resourceVersion"]; ok && v != o.(metav1.Object).GetResourceVersion() {
+	version, conditional := change["metadata"].(map[string]any)["resourceVersion"]
+	if conditional && version != o.(metav1.Object).GetResourceVersion() {
 		return apierrors.NewConflict(schema.GroupResource{Resource: r.Name}, name, nil)
 	}
 	merged, err := json.Marshal(mergeJSON(has, change))
@@ -174,7 +175,9 @@ func mergeJSON(has, change map[string]any) map[string]any {
 	return has
 }
 
-func (a *fakeAPI) Delete(_ context.Context, r apiclient.Resource, namespace, name string, _ metav1.DeleteOptions) error {
+func (a *fakeAPI) Delete(
+	_ context.Context, r apiclient.Resource, namespace, name string, _ metav1.DeleteOptions,
+) error {
 	a.mu.Lock()
 	_, key, err := a.find(r, namespace, name)
 	if err == nil {

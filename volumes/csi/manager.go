@@ -137,7 +137,8 @@ func New(o Options) *Manager {
 		opt: o, wake: make(chan struct{}, 1), sync: make(chan struct{}, 1), changed: make(chan struct{}),
 		drivers: map[string]*driver{}, locks: map[volumeKey]*volumeLock{}, calls: map[podVolume]progress{},
 		missing: map[podVolume]bool{}, wanted: map[podVolume]want{}, staged: map[volumeKey]bool{},
-		onHost: map[volumeKey]bool{}, stats: map[podVolume]measurement{}, specs: map[string]cachedSpec{}, removed: map[string]bool{},
+		onHost: map[volumeKey]bool{}, stats: map[podVolume]measurement{}, specs: map[string]cachedSpec{},
+		removed: map[string]bool{},
 	}
 	if err := m.restoreSpecs(); err != nil {
 		o.Log.Warn("saved CSIDriver objects unreadable, reading them from the server", "err", err)

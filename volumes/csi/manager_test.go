@@ -207,7 +207,10 @@ func TestCSINodeIsRetried(t *testing.T) {
 	h.api.mu.Lock()
 	h.api.err = nil
 	h.api.mu.Unlock()
-	eventually(t, "the driver in the CSINode", func() bool { n := h.csiNode(); return n != nil && len(n.Spec.Drivers) == 1 })
+	eventually(t, "the driver in the CSINode", func() bool {
+		n := h.csiNode()
+		return n != nil && len(n.Spec.Drivers) == 1
+	})
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -297,8 +300,8 @@ func TestEvents(t *testing.T) {
 			t.Errorf("got event %s: %s\nwant %s", reason, message, want)
 		}
 	}
-	check(h.setUp(pod, pv), `MountVolume.SetUp failed for volume "pv" : kubernetes.io/csi: mounter.SetUpAt failed to get `+
-		`CSI client: driver name csi.example.com not found in the list of registered CSI drivers`)
+	check(h.setUp(pod, pv), `MountVolume.SetUp failed for volume "pv" : kubernetes.io/csi: mounter.SetUpAt failed `+
+		`to get CSI client: driver name csi.example.com not found in the list of registered CSI drivers`)
 	h.register()
 	fail := func(failing string) {
 		d.setHandle(func(_ context.Context, method string, _ any) error {
@@ -315,11 +318,12 @@ func TestEvents(t *testing.T) {
 		t.Errorf("a volume that was not staged has a directory: %v", err)
 	}
 	fail("NodePublishVolume")
-	check(h.setUp(pod, pv), `MountVolume.SetUp failed for volume "pv" : rpc error: code = Internal desc = disk is broken`)
+	check(h.setUp(pod, pv), `MountVolume.SetUp failed for volume "pv" : rpc error: code = Internal desc = `+
+		`disk is broken`)
 	inline := inlinePod("two")
-	check(h.setUp(inline, nil), `MountVolume.SetUp failed for volume "inline" : kubernetes.io/csi: mounter.SetupAt failed `+
-		`to check volume lifecycle mode: volume mode "Ephemeral" not supported by driver csi.example.com (only supports `+
-		`["Persistent"])`)
+	check(h.setUp(inline, nil), `MountVolume.SetUp failed for volume "inline" : kubernetes.io/csi: mounter.SetupAt `+
+		`failed to check volume lifecycle mode: volume mode "Ephemeral" not supported by driver csi.example.com `+
+		`(only supports ["Persistent"])`)
 	pv.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: "storage", Name: "gone"}
 	if _, message := eventOf(t, h.setUp(pod, pv)); !strings.Contains(message,
 		"fetching NodePublishSecretRef storage/gone failed") {

@@ -50,8 +50,8 @@ func mergeNodeIDs(annotation string, drivers map[string]nodeInfo, removed map[st
 func topologyCollision(labels map[string]string, info nodeInfo) error {
 	for _, key := range slices.Sorted(maps.Keys(info.Topology)) {
 		if has, ok := labels[key]; ok && has != info.Topology[key] {
-			return fmt.Errorf("detected topology value collision: driver reported %q:%q but existing label is %q:%q", key,
-				info.Topology[key], key, has)
+			return fmt.Errorf("detected topology value collision: driver reported %q:%q but existing label is %q:%q",
+				key, info.Topology[key], key, has)
 		}
 	}
 	return nil

@@ -99,7 +99,8 @@ func (m *Manager) secrets(ctx context.Context, ref *corev1.SecretReference) (map
 	}
 	var s corev1.Secret
 	if err := m.opt.Client.Get(ctx, apiclient.Secrets, ref.Namespace, ref.Name, &s); err != nil {
-		return nil, prefixed("failed to find the secret %s in the namespace %s with error: %w", ref.Name, ref.Namespace, err)
+		return nil, prefixed("failed to find the secret %s in the namespace %s with error: %w", ref.Name,
+			ref.Namespace, err)
 	}
 	out := make(map[string]string, len(s.Data))
 	for key, value := range s.Data {

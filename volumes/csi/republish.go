@@ -46,7 +46,7 @@ func (m *Manager) republish(ctx context.Context) {
 			m.wg.Go(func() {
 				if err := m.republishVolume(ctx, r); err != nil && ctx.Err() == nil {
 					m.opt.Log.Warn("volume not published again; retrying", "pod", r.pod.Namespace+"/"+r.pod.Name,
-						"podUID", string(r.pod.UID), "driver", r.data.Driver, "volume", r.data.SpecName, "err", err)
+						"podUID", string(r.pod.UID), "driver", r.data.Driver, "volumeName", r.data.SpecName, "err", err)
 				}
 				select {
 				case results <- r.dir:

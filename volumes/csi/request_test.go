@@ -201,7 +201,9 @@ func TestDecideAttach(t *testing.T) {
 	failed := attached(func(a *storagev1.VolumeAttachment) {
 		a.Status.Attached, a.Status.AttachError = false, &storagev1.VolumeError{Message: "no disk"}
 	})
-	deleted := attached(func(a *storagev1.VolumeAttachment) { a.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })
+	deleted := attached(func(a *storagev1.VolumeAttachment) {
+		a.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	})
 	for _, row := range []struct {
 		name string
 		in   attachInputs
@@ -211,7 +213,7 @@ func TestDecideAttach(t *testing.T) {
 		{"not in the status of the Node", attachInputs{inUse: true, attachment: attached(nil)}, "attached to the node"},
 		{"attached", attachInputs{inUse: true, attached: true, attachment: attached(nil)}, "done"},
 		{"failed", attachInputs{inUse: true, attachment: failed}, "no disk"},
-		{"being deleted", attachInputs{inUse: true, attached: true, attachment: deleted}, "volume attachment is being deleted"},
+		{"being deleted", attachInputs{inUse: true, attached: true, attachment: deleted}, "is being deleted"},
 		{"unreadable", attachInputs{inUse: true, attached: true, err: errors.New("forbidden")}, "forbidden"},
 		{"missing", attachInputs{inUse: true, attached: true}, "to have a VolumeAttachment"},
 	} {
@@ -231,7 +233,9 @@ func TestDecideAttach(t *testing.T) {
 func TestCSINodeDrivers(t *testing.T) {
 	t.Parallel()
 	info := nodeInfo{ID: "new", MaxVolumes: 3, Topology: map[string]string{"zone": "a", "host": "b"}}
-	has := []storagev1.CSINodeDriver{{Name: "a", NodeID: "old"}, {Name: "gone", NodeID: "x"}, {Name: "other", NodeID: "y"}}
+	has := []storagev1.CSINodeDriver{
+		{Name: "a", NodeID: "old"}, {Name: "gone", NodeID: "x"}, {Name: "other", NodeID: "y"},
+	}
 	got, changed := csiNodeDrivers(has, map[string]nodeInfo{"a": info, "z": {ID: "z"}}, map[string]bool{"gone": true})
 	var names []string
 	for _, d := range got {

@@ -133,7 +133,8 @@ func (m *Manager) stageVolume(ctx context.Context, d *driver, r request, in inpu
 	}
 	secrets, err := m.secrets(ctx, r.stageSecret)
 	if err != nil {
-		return fmt.Errorf("fetching NodeStageSecretRef %s/%s failed: %w", r.stageSecret.Namespace, r.stageSecret.Name, err)
+		return fmt.Errorf("fetching NodeStageSecretRef %s/%s failed: %w", r.stageSecret.Namespace,
+			r.stageSecret.Name, err)
 	}
 	in.secrets = secrets
 	dir := filepath.Dir(target)
@@ -188,7 +189,8 @@ func (m *Manager) publishVolume(ctx context.Context, d *driver, r request, in in
 			r.publishSecret.Name, err)
 	}
 	if in.tokens, err = m.tokens(ctx, r.pod, in.spec); err != nil {
-		return prefixed("mounter.SetUpAt failed to get service accoount token attributes: %w", err) // spelled as upstream
+		// Spelled as upstream.
+		return prefixed("mounter.SetUpAt failed to get service accoount token attributes: %w", err)
 	}
 	dir := m.podVolumeDir(r.pod.UID, r.specName)
 	if err := writeData(dir, r.data(m.opt.NodeName)); err != nil {

@@ -47,7 +47,8 @@ func (m *Manager) Stats(uid types.UID, specName string) (s Stats, ok bool) {
 func (m *Manager) measure(ctx context.Context, v podVolume) {
 	s, err := m.volumeStats(ctx, v)
 	if err != nil {
-		m.opt.Log.Debug("volume statistics not available", "podUID", string(v.uid), "volume", v.specName, "err", err)
+		m.opt.Log.Debug("volume statistics not available", "podUID", string(v.uid), "volumeName", v.specName,
+			"err", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -129,8 +129,8 @@ func (m *Manager) unstageUnused(ctx context.Context) {
 			delay := min(m.opt.RetryMin<<min(s.failures, 16), m.opt.RetryMax)
 			s.failures++
 			s.retryAt = time.Now().Add(delay)
-			m.opt.Log.Warn("volume cannot be unstaged; retrying", "driver", r.data.Driver, "volumeHandle", r.data.Handle,
-				"retryIn", delay, "err", r.err)
+			m.opt.Log.Warn("volume cannot be unstaged; retrying", "driver", r.data.Driver,
+				"volumeHandle", r.data.Handle, "retryIn", delay, "err", r.err)
 		}
 		timer.Reset(m.startUnstaging(ctx, states, results))
 	}

@@ -54,7 +54,8 @@ type crash struct{}
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 19)), root: t.TempDir(), mounts: &mountSet{set: map[string]bool{}},
+		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 19)), root: t.TempDir(),
+		mounts: &mountSet{set: map[string]bool{}},
 		staged: map[string]string{}, published: map[string]map[string]bool{}, running: map[string]bool{}, crashIn: -1,
 	}
 	w.stages = w.rand.IntN(4) > 0
