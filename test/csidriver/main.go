@@ -253,7 +253,7 @@ func (d *driver) NodePublishVolume(
 		if err := os.MkdirAll(from, 0o755); err != nil {
 			return nil, err
 		}
-		text := q.GetVolumeContext()["text"] + " for " + q.GetVolumeContext()["csi.storage.k8s.io/pod.name"]
+		text := q.GetVolumeContext()["text"] + " for " + q.GetVolumeContext()["csi.storage.k8s.io/pod.name"] + "\n"
 		if err := os.WriteFile(filepath.Join(from, "text"), []byte(text), 0o644); err != nil {
 			return nil, err
 		}
