@@ -121,7 +121,7 @@ func checkSizeAndModules(t *testing.T, bin string) {
 // linker keeps all types of a package, with all their methods.
 var linkedAPIs = []string{
 	"apps/v1", "authentication/v1", "authorization/v1", "batch/v1", "certificates/v1", "coordination/v1", "core/v1",
-	"discovery/v1", "networking/v1", "node/v1",
+	"discovery/v1", "networking/v1", "node/v1", "storage/v1", // CSIDriver, CSINode, VolumeAttachment
 	"scheduling/v1alpha3", // batch/v1 imports it
 }
 
