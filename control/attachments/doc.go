@@ -10,8 +10,8 @@
 //
 //	A1 A volume that permits one node has a new VolumeAttachment only if it has no other one.
 //	A2 A VolumeAttachment is not deleted while a pod on its node uses the volume.
-//	A3 A VolumeAttachment is not deleted while its node has the volume in volumesAttached. The volume is not taken out of
-//	   volumesAttached while volumesInUse has it, unless the node is out of service, or has not been ready for
+//	A3 A VolumeAttachment is not deleted while its node has the volume in volumesAttached. The volume is not taken out
+//	   of volumesAttached while volumesInUse has it, unless the node is out of service, or has not been ready for
 //	   MaxWaitForUnmount.
 //	A4 When nothing is left to do, every pod on a node has its volumes attached, or another node has an exclusive one.
 //	A5 When nothing is left to do, no volume is attached to a node that neither has a pod for it nor uses it.

@@ -41,7 +41,8 @@ type Config struct {
 	// either is nil, no certificates are signed.
 	ClientCA, ServingCA CertificateAuthority
 	SigningDuration     time.Duration // longest lifetime of issued certificates; default 1 year
-	// PodCA signs the certificates of pods, which it does not share with any other authority. PodCABundle verifies them.
+	// PodCA signs the certificates of pods, which it does not share with any other authority. PodCABundle verifies
+	// them.
 	// If nil, they are not signed.
 	PodCA       CertificateAuthority
 	PodCABundle []byte

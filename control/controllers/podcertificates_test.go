@@ -78,11 +78,12 @@ func TestPodCertificateSigner(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				client := startControllers(t, Config{PodCA: ca, PodCABundle: ca.PEM()}, []string{PodCertificateSigning}, pod,
-					account, newPodCertificateRequest(t, row.seconds, row.change))
+				client := startControllers(t, Config{PodCA: ca, PodCABundle: ca.PEM()}, []string{PodCertificateSigning},
+					pod, account, newPodCertificateRequest(t, row.seconds, row.change))
 				time.Sleep(podCacheLag + time.Second)
 				waitForSync()
-				r, err := client.CertificatesV1().PodCertificateRequests("ns").Get(t.Context(), "r", metav1.GetOptions{})
+				requests := client.CertificatesV1().PodCertificateRequests("ns")
+				r, err := requests.Get(t.Context(), "r", metav1.GetOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,8 +124,8 @@ func requirePodCertificate(t *testing.T, s *certificatesv1.PodCertificateRequest
 		t.Fatal(err)
 	}
 	verify := func(by *pki.Authority) error {
-		_, err := leaf.Verify(x509.VerifyOptions{Roots: by.Pool(), CurrentTime: time.Now(), KeyUsages: []x509.ExtKeyUsage{
-			x509.ExtKeyUsageClientAuth}})
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: by.Pool(), CurrentTime: time.Now(),
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		return err
 	}
 	if verify(ca) != nil || verify(other) == nil {
@@ -135,7 +136,8 @@ func requirePodCertificate(t *testing.T, s *certificatesv1.PodCertificateRequest
 	}
 	if !leaf.NotBefore.Equal(s.NotBefore.Time) || !leaf.NotAfter.Equal(s.NotAfter.Time) || s.NotAfter.Sub(
 		s.NotBefore.Time) != life {
-		t.Errorf("valid from %s to %s, status %s to %s, want %s", leaf.NotBefore, leaf.NotAfter, s.NotBefore, s.NotAfter,
+		t.Errorf("valid from %s to %s, status %s to %s, want %s", leaf.NotBefore, leaf.NotAfter, s.NotBefore,
+			s.NotAfter,
 			life)
 	}
 	if at := s.BeginRefreshAt.Sub(s.NotBefore.Time); at < life/2 || at > life-10*time.Minute {

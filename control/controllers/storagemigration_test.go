@@ -72,7 +72,8 @@ func TestMigrationsOfAResourceRunInOrder(t *testing.T) {
 				set(step.start, migrationRunning(migrationProgress{}, nil))
 			case step.run == nil && len(step.complete) == 0 && n >= 60:
 				for _, one := range all {
-					if c := meta.FindStatusCondition(one.Status.Conditions, "Running"); c == nil || c.Status != "False" {
+					c := meta.FindStatusCondition(one.Status.Conditions, "Running")
+					if c == nil || c.Status != "False" {
 						t.Fatalf("seed %d: nothing to do, but %s is %v", seed, one.Name, one.Status.Conditions)
 					}
 				}
@@ -280,7 +281,8 @@ func TestStoredVersionsOfDefinition(t *testing.T) {
 		crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Generation: 4}}
 		crd.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1"}, {Name: "v2", Storage: true}}
 		crd.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{{
-			Type: apiextensionsv1.StorageMigrating, Status: apiextensionsv1.ConditionTrue, ObservedGeneration: row.began}}
+			Type: apiextensionsv1.StorageMigrating, Status: apiextensionsv1.ConditionTrue,
+			ObservedGeneration: row.began}}
 		got := definitionMigrated(row.succeeded)(crd)
 		if !slices.Equal(got.StoredVersions, row.want) || *got.Conditions[0].Status != apiextensionsv1.ConditionFalse {
 			t.Errorf("%s: got versions %q and %+v, want %q", name, got.StoredVersions, got.Conditions, row.want)

@@ -29,7 +29,8 @@ type migrationStep struct {
 // nextMigrationStep decides about the migrations of one resource: the oldest one that has not ended runs, and no other.
 func nextMigrationStep(all []*storagemigrationv1.StorageVersionMigration) (step migrationStep) {
 	older := func(a, b *storagemigrationv1.StorageVersionMigration) bool {
-		return b == nil || cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
+		return b == nil ||
+			cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 	}
 	for _, one := range all {
 		running := hasMigrationCondition(one, storagemigrationv1.MigrationRunning)

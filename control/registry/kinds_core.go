@@ -132,7 +132,9 @@ func otherCoreKinds() []*Kind {
 			New:           func() runtime.Object { return &corev1.PersistentVolume{} },
 			NewList:       func() runtime.Object { return &corev1.PersistentVolumeList{} },
 			FieldNames:    []string{"name"},
-			Fields:        fieldsFunc(func(v *corev1.PersistentVolume) fields.Set { return fields.Set{"name": v.Name} }),
+			Fields: fieldsFunc(func(v *corev1.PersistentVolume) fields.Set {
+				return fields.Set{"name": v.Name}
+			}),
 		},
 		{
 			GroupVersion: v1, Resource: "persistentvolumeclaims", Singular: "persistentvolumeclaim",

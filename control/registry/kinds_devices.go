@@ -43,12 +43,12 @@ func deviceKinds() []*Kind {
 		},
 		{
 			GroupVersion: v1, Resource: "resourceslices", Singular: "resourceslice", ClusterScoped: true,
-			Generation: true,
-			New:        func() runtime.Object { return &resourcev1.ResourceSlice{} },
-			NewList:    func() runtime.Object { return &resourcev1.ResourceSliceList{} },
+			Generation:    true,
+			New:           func() runtime.Object { return &resourcev1.ResourceSlice{} },
+			NewList:       func() runtime.Object { return &resourcev1.ResourceSliceList{} },
 			Prepare:       func(_ context.Context, obj runtime.Object) { prepareSlice(obj) },
 			PrepareUpdate: func(_ context.Context, obj, _ runtime.Object) { prepareSlice(obj) },
-			Fields: fieldsFunc(sliceFields), Warnings: driverNameWarnings,
+			Fields:        fieldsFunc(sliceFields), Warnings: driverNameWarnings,
 			FieldNames: []string{
 				resourcev1.ResourceSliceSelectorNodeName,
 				resourcev1.ResourceSliceSelectorDriver,

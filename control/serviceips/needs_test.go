@@ -178,7 +178,8 @@ func FuzzSetFamilies(f *testing.F) {
 			return
 		}
 		settled := s.DeepCopy()
-		if err := setFamilies(s, nil, cluster); len(err) > 0 || !slices.Equal(s.Spec.IPFamilies, settled.Spec.IPFamilies) ||
+		if err := setFamilies(s, nil, cluster); len(err) > 0 ||
+			!slices.Equal(s.Spec.IPFamilies, settled.Spec.IPFamilies) ||
 			*s.Spec.IPFamilyPolicy != *settled.Spec.IPFamilyPolicy {
 			t.Errorf("setFamilies is not idempotent: got %v, want %v, error %v", s.Spec, settled.Spec, err)
 		}

@@ -23,7 +23,8 @@ func (k *validator) request(r *certificatesv1.CertificateSigningRequest) {
 	}
 	k.signer(spec.Child("signerName"), r.Spec.SignerName)
 	if r.Spec.SignerName == "kubernetes.io/legacy-unknown" {
-		k.Invalid(spec.Child("signerName"), r.Spec.SignerName, "the legacy signerName is not allowed via this API version")
+		k.Invalid(spec.Child("signerName"), r.Spec.SignerName,
+			"the legacy signerName is not allowed via this API version")
 	}
 	usages := spec.Child("usages")
 	if len(r.Spec.Usages) == 0 {

@@ -149,7 +149,8 @@ func TestStorageVersionMigrationEncryptsSecrets(t *testing.T) {
 		for i := range keys {
 			keys[i] = encryptionKey(keys[i])
 		}
-		text := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n" +
+		text := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\n" +
+			"resources:\n- resources: [secrets]\n" +
 			"  providers: [{secretbox: {keys: [" + strings.Join(keys, ", ") + "]}}]\n"
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

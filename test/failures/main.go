@@ -1,5 +1,6 @@
 // Command failures prints what failed tests reported at their end, without their logs: a log of a server or an agent
-// hides the few lines that matter, and a record of a run may keep its last lines only. It reads the output of go test -json from the file in its argument.
+// hides the few lines that matter, and a record of a run may keep its last lines only. It reads the output of
+// go test -json from the file in its argument.
 package main
 
 import (

@@ -22,7 +22,8 @@ func TestSummaryHasTheMessagesOfFailedTestsOnly(t *testing.T) {
 	output("TestGood", "    good_test.go:1: fine")
 	write(event{Action: "pass", Package: "p", Test: "TestGood"})
 	output("TestBad", "=== RUN   TestBad", "    bad_test.go:1: first", "    bad_test.go:2: second",
-		"    bad_test.go:3: output:", "        a", "        b", "        c", "    bad_test.go:7: seed 1", "I1127 a line of a library",
+		"    bad_test.go:3: output:", "        a", "        b", "        c", "    bad_test.go:7: seed 1",
+		"I1127 a line of a library",
 		"    server.go:199: time=2026-11-27 level=INFO", "    bad_test.go:9: want 1", "        got 2",
 		"    bad_test.go:12: agent log:", "        time=2026-11-27 msg=started", "--- FAIL: TestBad (0.00s)")
 	write(event{Action: "fail", Package: "p", Test: "TestBad"})

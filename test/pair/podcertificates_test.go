@@ -106,7 +106,8 @@ func (p *Pair) testPodIdentity() {
 		t.Fatalf("CA: %v", err)
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+		options := x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}}
+		if _, err := pair.Leaf.Verify(options); err != nil {
 			t.Errorf("verify the certificate: %v", err)
 		}
 	}
