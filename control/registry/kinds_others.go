@@ -109,25 +109,22 @@ func storageKinds() []*Kind {
 		{
 			GroupVersion: v1, Resource: "volumeattributesclasses", Singular: "volumeattributesclass",
 			ShortNames: []string{"vac"}, ClusterScoped: true,
-			New:               func() runtime.Object { return &storagev1.VolumeAttributesClass{} },
-			NewList:           func() runtime.Object { return &storagev1.VolumeAttributesClassList{} },
-			StoredOnlyWarning: storedOnlyWarning("volume attributes classes"),
+			New:     func() runtime.Object { return &storagev1.VolumeAttributesClass{} },
+			NewList: func() runtime.Object { return &storagev1.VolumeAttributesClassList{} },
 		},
 		{
 			GroupVersion: v1, Resource: "csinodes", Singular: "csinode", ClusterScoped: true,
 			RequireResourceVersion: true,
 			New:                    func() runtime.Object { return &storagev1.CSINode{} },
 			NewList:                func() runtime.Object { return &storagev1.CSINodeList{} },
-			StoredOnlyWarning:      storedOnlyWarning("CSI nodes"),
 		},
 		{
 			GroupVersion: v1, Resource: "csidrivers", Singular: "csidriver", ClusterScoped: true,
 			Generation: true, RequireResourceVersion: true,
 			// Kubernetes counts the changes from 0.
-			Prepare:           func(_ context.Context, obj runtime.Object) { setGeneration(obj, 0) },
-			New:               func() runtime.Object { return &storagev1.CSIDriver{} },
-			NewList:           func() runtime.Object { return &storagev1.CSIDriverList{} },
-			StoredOnlyWarning: storedOnlyWarning("CSI drivers"),
+			Prepare: func(_ context.Context, obj runtime.Object) { setGeneration(obj, 0) },
+			New:     func() runtime.Object { return &storagev1.CSIDriver{} },
+			NewList: func() runtime.Object { return &storagev1.CSIDriverList{} },
 		},
 		{
 			GroupVersion: v1, Resource: "volumeattachments", Singular: "volumeattachment", ClusterScoped: true,
@@ -135,14 +132,12 @@ func storageKinds() []*Kind {
 			RequireResourceVersion: true,
 			New:                    func() runtime.Object { return &storagev1.VolumeAttachment{} },
 			NewList:                func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
-			StoredOnlyWarning:      storedOnlyWarning("volume attachments"),
 		},
 		{
 			GroupVersion: v1, Resource: "csistoragecapacities", Singular: "csistoragecapacity",
 			RequireResourceVersion: true,
 			New:                    func() runtime.Object { return &storagev1.CSIStorageCapacity{} },
 			NewList:                func() runtime.Object { return &storagev1.CSIStorageCapacityList{} },
-			StoredOnlyWarning:      storedOnlyWarning("CSI storage capacities"),
 		},
 	}
 }

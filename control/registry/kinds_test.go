@@ -71,6 +71,12 @@ var consumers = map[schema.GroupResource]string{
 	{Resource: "persistentvolumes"}:                          "persistentvolume-binder-controller",
 	{Resource: "persistentvolumeclaims"}:                     "persistentvolume-binder-controller",
 	{Group: "storage.k8s.io", Resource: "storageclasses"}:    "persistentvolume-binder-controller",
+	{Group: "storage.k8s.io", Resource: "volumeattributesclasses"}: "sidecars of CSI drivers; " +
+		"volumeattributesclass-protection-controller",
+	{Group: "storage.k8s.io", Resource: "csinodes"}:             "scheduler; sidecars of CSI drivers",
+	{Group: "storage.k8s.io", Resource: "csidrivers"}:           "scheduler; nodes; attach-detach controller",
+	{Group: "storage.k8s.io", Resource: "volumeattachments"}:    "sidecars of CSI drivers; nodes",
+	{Group: "storage.k8s.io", Resource: "csistoragecapacities"}: "scheduler",
 	{Group: "storagemigration.k8s.io", Resource: "storageversionmigrations"}: "storage-version-migrator " +
 		"controller",
 }
