@@ -50,7 +50,7 @@ func (p *Registrar) newNode(f Facts, last *corev1.Node) *corev1.Node {
 	n := &corev1.Node{}
 	n.Name = p.opt.Name
 	n.Labels = maps.Clone(f.Labels)
-	n.Annotations = map[string]string{InstallationAnnotation: p.opt.Installation}
+	n.Annotations = p.annotations()
 	n.Spec.Taints = slices.Clone(p.opt.Taints)
 	n.Spec.ProviderID = p.opt.ProviderID
 	n.Status = p.status(f, nil)
@@ -97,6 +97,14 @@ func mayRegisterLabel(label string) bool {
 
 // InstallationAnnotation distinguishes installations of berth that use the same node name.
 const InstallationAnnotation = "berth.dev/installation"
+
+// attachAnnotation asks the controller to attach the volumes of CSI drivers. Kubelets set it too.
+const attachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+// annotations returns the annotations that the node keeps up to date.
+func (p *Registrar) annotations() map[string]string {
+	return map[string]string{InstallationAnnotation: p.opt.Installation, attachAnnotation: "true"}
+}
 
 // status returns the node status. has is the one on the server.
 func (p *Registrar) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {

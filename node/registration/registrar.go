@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -419,8 +420,10 @@ func (p *Registrar) amendment(has *corev1.Node, f Facts) map[string]any {
 	if len(labels) > 0 {
 		meta["labels"] = labels
 	}
-	if has.Annotations[InstallationAnnotation] != p.opt.Installation {
-		meta["annotations"] = map[string]string{InstallationAnnotation: p.opt.Installation}
+	annotations := p.annotations()
+	maps.DeleteFunc(annotations, func(key, value string) bool { return has.Annotations[key] == value })
+	if len(annotations) > 0 {
+		meta["annotations"] = annotations
 	}
 	patch := map[string]any{}
 	if len(meta) > 0 {

@@ -133,7 +133,8 @@ func TestRegisterCreatesNode(t *testing.T) {
 	w := run(t, s)
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	n := s.get()
-	if n.Labels["mine"] != "yes" || n.Annotations[InstallationAnnotation] != "here" || len(n.Spec.Taints) != 1 {
+	if n.Labels["mine"] != "yes" || n.Annotations[InstallationAnnotation] != "here" ||
+		n.Annotations[attachAnnotation] != "true" || len(n.Spec.Taints) != 1 {
 		t.Errorf("got Node %+v", n)
 	}
 	until(t, "lease", func() bool {

@@ -1,16 +1,19 @@
 package pair
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/test/hosts"
@@ -23,7 +26,7 @@ const csiName = "csi.example.com"
 const csiVolumes = `apiVersion: storage.k8s.io/v1
 kind: CSIDriver
 metadata: {name: csi.example.com}
-spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeLifecycleModes: [Persistent, Ephemeral]}
+spec: {podInfoOnMount: true, fsGroupPolicy: File, volumeLifecycleModes: [Persistent, Ephemeral]}
 `
 
 // csiVolume returns a PersistentVolume of the driver and its claim.
@@ -88,6 +91,77 @@ func (p *Pair) startCSIDriver() *hosts.CSIDriver {
 	return d
 }
 
+// startAttacher attaches and detaches volumes as the external-attacher of a driver does, until the end of the test.
+func (p *Pair) startAttacher() {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(p.t.Context())
+	done := make(chan error, 1)
+	go func() {
+		for {
+			err := p.attachVolumes(ctx)
+			select {
+			case <-ctx.Done():
+				done <- nil
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+				done <- err
+				return
+			}
+		}
+	}()
+	p.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			p.t.Errorf("attacher: %v", err)
+		}
+	})
+}
+
+// attachVolumes does what is due for the VolumeAttachments.
+func (p *Pair) attachVolumes(ctx context.Context) error {
+	all := p.Client.StorageV1().VolumeAttachments()
+	list, err := all.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	const finalizer = "external-attacher/csi-example-com"
+	for i := range list.Items {
+		a := &list.Items[i]
+		switch {
+		case a.DeletionTimestamp != nil:
+			a.Finalizers = nil
+			_, err = all.Update(ctx, a, metav1.UpdateOptions{})
+		case len(a.Finalizers) == 0:
+			a.Finalizers = []string{finalizer}
+			_, err = all.Update(ctx, a, metav1.UpdateOptions{})
+		case !a.Status.Attached:
+			a.Status.Attached, a.Status.AttachmentMetadata = true, map[string]string{"device": "sdb"}
+			_, err = all.UpdateStatus(ctx, a, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachments returns the names of the volumes that are attached, and what the Node reports.
+func (p *Pair) attachments() string {
+	p.t.Helper()
+	list, err := p.Client.StorageV1().VolumeAttachments().List(p.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var out []string
+	for _, a := range list.Items {
+		out = append(out, *a.Spec.Source.PersistentVolumeName)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ") + "; " + p.field("node", p.Node, ".status.volumesAttached[*].name")
+}
+
 // waitForCSINode waits until the CSINode has these drivers, in JSON.
 func (p *Pair) waitForCSINode(want string) {
 	p.t.Helper()
@@ -146,6 +220,8 @@ func TestCSIVolumes(t *testing.T) {
 	p.waitForField("node", p.Node, `.metadata.annotations.csi\.volume\.kubernetes\.io/nodeid`,
 		`{"csi.example.com":"id-of-node"}`)
 
+	p.startAttacher()
+
 	p.Apply(t, csiVolumes+csiVolume("one")+csiPod("one", "one"))
 	p.waitForField("pod", "one", readyStatus, "True")
 	p.waitUntil("the content of both volumes in the log", func() string {
@@ -155,6 +231,9 @@ func TestCSIVolumes(t *testing.T) {
 		}
 		return ""
 	})
+	if got, want := p.attachments(), "pv-one; kubernetes.io/csi/csi.example.com^handle-one"; got != want {
+		t.Errorf("attached volumes are %q, want %q", got, want)
+	}
 	uid := p.field("pod", "one", ".metadata.uid")
 	p.checkLayout(uid, d)
 	p.killAgent(uid, d)
@@ -164,6 +243,12 @@ func TestCSIVolumes(t *testing.T) {
 	p.waitUntil("all CSI volumes to be unmounted and removed", func() string {
 		if left := append(p.csiMounts(), p.csiFiles()...); len(left) > 0 {
 			return strings.Join(left, "\n")
+		}
+		return ""
+	})
+	p.waitUntil("all volumes to be detached", func() string {
+		if got := p.attachments(); got != "; " {
+			return got
 		}
 		return ""
 	})

@@ -15,11 +15,13 @@
 //
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/vol_data.json   staging may have begun
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount     staging target
+//	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/.berth          used by a pod of berth
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json               publishing may have begun
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount                       publish target
 //
 // A vol_data.json is written before the first call and deleted after the last one. While it exists, the
-// volume may be mounted, and the call that removes it is repeated until it succeeds.
+// volume may be mounted, and the call that removes it is repeated until it succeeds. A staged volume
+// without the mark of berth is that of another program and is not unstaged.
 //
 // Each call of a driver has a deadline and ends with its context. Calls for one volume of a driver are
 // serialized, calls for different volumes are not: a driver that does not respond delays only the pods

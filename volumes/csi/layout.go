@@ -21,6 +21,7 @@ const (
 	podVolumesDir = "kubernetes.io~csi" // in the directory volumes of a pod
 	dataName      = "vol_data.json"
 	stagingName   = "globalmount"
+	ownerName     = ".berth" // marks a staged volume that a pod of berth uses or has used
 	publishName   = "mount"
 )
 
@@ -109,13 +110,42 @@ func writeData(dir string, d volumeData) error {
 // empty.
 func removeData(dir, target string) error {
 	for _, path := range []string{
-		filepath.Join(dir, target), filepath.Join(dir, dataName+".tmp"), filepath.Join(dir, dataName), dir,
+		filepath.Join(dir, target), filepath.Join(dir, dataName+".tmp"), filepath.Join(dir, ownerName),
+		filepath.Join(dir, dataName), dir,
 	} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
+}
+
+// own marks a staged volume. Volumes without the mark are those of another program, and stay as they are. It does
+// nothing if the volume is not staged.
+func (m *Manager) own(k volumeKey) error {
+	dir := m.stagedDir(k)
+	if _, exists, err := readData(dir); !exists && err == nil {
+		return nil
+	}
+	return mark(dir)
+}
+
+// mark creates the mark in the directory of a staged volume.
+func mark(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, ownerName), os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("mark the staged volume: %w", err)
+	}
+	return f.Close()
+}
+
+// owned reports whether a staged volume has the mark.
+func owned(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, ownerName))
+	return err == nil
 }
 
 // publishedVolumes lists the volumes of all pods that may be published, by the directory of the pod's

@@ -427,9 +427,15 @@ func TestVolumesOfEarlierAgent(t *testing.T) {
 	t.Parallel()
 	d := newFakeNode(stages)
 	h := newHost(t, d, csiDriver(nil))
-	for _, name := range []string{"used", "unused"} {
+	for _, name := range []string{"used", "unused", "foreign"} {
 		key := volumeKey{testDriver, name}
 		if err := writeData(h.stagedDir(key), volumeData{Driver: testDriver, Handle: name}); err != nil {
+			t.Fatal(err)
+		}
+		if name == "foreign" {
+			continue
+		}
+		if err := mark(h.stagedDir(key)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -443,6 +449,9 @@ func TestVolumesOfEarlierAgent(t *testing.T) {
 	})
 	if _, err := os.Stat(h.stagedDir(volumeKey{testDriver, "used"})); err != nil || d.count("NodeUnstageVolume") != 1 {
 		t.Errorf("the volume in use: %v, calls %q", err, d.calls)
+	}
+	if _, err := os.Stat(h.stagedDir(volumeKey{testDriver, "foreign"})); err != nil {
+		t.Errorf("the volume of another program: %v", err)
 	}
 }
 

@@ -138,6 +138,9 @@ func (m *Manager) stageVolume(ctx context.Context, d *driver, r request, in inpu
 	}
 	in.secrets = secrets
 	dir := filepath.Dir(target)
+	if err := mark(dir); err != nil {
+		return err
+	}
 	if err := writeData(dir, volumeData{Driver: r.key.driver, Handle: r.key.handle}); err != nil {
 		return err
 	}

@@ -21,6 +21,9 @@ func (m *Manager) TearDown(ctx context.Context, uid types.UID, specName string) 
 	dir := m.podVolumeDir(uid, specName)
 	d, exists, readErr := readData(dir)
 	if readErr == nil && exists {
+		if err := m.own(d.key()); err != nil { // an adopted pod may be the last one that uses it
+			return err
+		}
 		if err := m.unpublish(ctx, v, d, dir); err != nil {
 			return err
 		}
@@ -185,7 +188,7 @@ func (m *Manager) startUnstaging(
 	return wait
 }
 
-// scan reads the volumes on the host. It returns the staged ones that no pod uses.
+// scan reads the volumes on the host. It returns the staged ones with the mark of berth that no pod uses.
 func (m *Manager) scan() (map[string]volumeData, error) {
 	m.mu.Lock()
 	wanted := maps.Clone(m.wanted)
@@ -211,7 +214,9 @@ func (m *Manager) scan() (map[string]volumeData, error) {
 	if changed {
 		m.opt.OnChange()
 	}
-	return unused(staged, published, wanted), nil
+	out := unused(staged, published, wanted)
+	maps.DeleteFunc(out, func(dir string, _ volumeData) bool { return !owned(dir) })
+	return out, nil
 }
 
 // unstage unstages a volume, unless a pod has begun to use it.
