@@ -51,7 +51,7 @@ func addRootDir(l *install.RemovalSpec, c *nodeconfig.Config, kubelet bool) (sha
 	own, foreign, err := volumes.ListPods(context.Background(), c.RootDir)
 	shared = kubelet || err != nil || len(foreign) > 0
 	if !shared {
-		for _, name := range []string{"pods", "device-plugins", "image_manager"} {
+		for _, name := range []string{"pods", "device-plugins", "plugins_registry", "image_manager"} {
 			l.Trees = append(l.Trees, filepath.Join(c.RootDir, name))
 		}
 		return false
