@@ -103,10 +103,19 @@ func volumeOfAttachment(a *storagev1.VolumeAttachment) string {
 }
 
 func (a *attachDetach) keysOfVolume(obj any) []string {
-	if v, ok := obj.(*corev1.PersistentVolume); ok && v.Spec.CSI != nil {
-		return []string{volumeKeyPrefix + v.Name}
+	v, ok := obj.(*corev1.PersistentVolume)
+	if !ok {
+		return nil
 	}
-	return nil
+	return keysOfCSIVolume(v)
+}
+
+// keysOfCSIVolume returns the key of a volume of a CSI driver. v may be nil.
+func keysOfCSIVolume(v *corev1.PersistentVolume) []string {
+	if v == nil || v.Spec.CSI == nil {
+		return nil
+	}
+	return []string{volumeKeyPrefix + v.Name}
 }
 
 func (a *attachDetach) keysOfClaim(obj any) []string {
@@ -114,7 +123,7 @@ func (a *attachDetach) keysOfClaim(obj any) []string {
 	if !ok {
 		return nil
 	}
-	return a.keysOfVolume(a.volume(claim.Spec.VolumeName))
+	return keysOfCSIVolume(a.volume(claim.Spec.VolumeName))
 }
 
 func (a *attachDetach) keysOfPod(obj any) (out []string) {

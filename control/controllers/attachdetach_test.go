@@ -100,6 +100,7 @@ func TestVolumesAreAttachedAndDetached(t *testing.T) {
 			Spec: storagev1.CSIDriverSpec{AttachRequired: new(false)}}
 		client := startControllers(t, Config{Events: events}, []string{AttachDetach}, v, claim, other, otherClaim,
 			driver, managedNode("n1"), managedNode("n2"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "alien"}},
+			testClaim("unbound", ""), podWithClaim("o", "n1", "unbound"), podWithClaim("m", "n1", "missing"),
 			podWithClaim("p", "n1", "data"), podWithClaim("q", "n1", "shared"), podWithClaim("r", "alien", "data"))
 		settle()
 		if got := listAttachments(t, client); !slices.Equal(got, []string{"data n1"}) {

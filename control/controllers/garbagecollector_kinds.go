@@ -198,6 +198,11 @@ var sharedInformers = map[schema.GroupResource]bool{
 	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                          true,
 	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:                        true,
 	{Group: "storage.k8s.io", Resource: "storageclasses"}:                            true,
+	{Group: "storage.k8s.io", Resource: "csidrivers"}:                                true,
+	{Group: "storage.k8s.io", Resource: "csinodes"}:                                  true,
+	{Group: "storage.k8s.io", Resource: "csistoragecapacities"}:                      true,
+	{Group: "storage.k8s.io", Resource: "volumeattachments"}:                         true,
+	{Group: "storage.k8s.io", Resource: "volumeattributesclasses"}:                   true,
 	{Group: "storagemigration.k8s.io", Resource: "storageversionmigrations"}:         true,
 }
 
