@@ -54,6 +54,13 @@ func addRootDir(l *install.RemovalSpec, c *nodeconfig.Config, kubelet bool) (sha
 		for _, name := range []string{"pods", "device-plugins", "plugins_registry", "image_manager"} {
 			l.Trees = append(l.Trees, filepath.Join(c.RootDir, name))
 		}
+		// A volume that a CSI driver did not unmount is kept, and so are the files of drivers.
+		csi := filepath.Join(c.RootDir, "plugins", "kubernetes.io", "csi")
+		entries, _ := os.ReadDir(csi) // the removal reports the error
+		for _, e := range entries {
+			l.EmptyDirs = append(l.EmptyDirs, filepath.Join(csi, e.Name()))
+		}
+		l.EmptyDirs = append(l.EmptyDirs, csi, filepath.Dir(csi), filepath.Join(c.RootDir, "plugins"))
 		return false
 	}
 	entries, _ := os.ReadDir(pods) // the removal reports the error

@@ -73,7 +73,8 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	if slices.Sort(own); !slices.Equal(l.Files, own) {
 		t.Errorf("files %q, want %q", l.Files, own)
 	}
-	for _, dir := range []string{state, state + "/images", state + "/networks", socket, certs} {
+	for _, dir := range []string{state, state + "/images", state + "/networks", socket, certs, "/data/plugins",
+		"/data/plugins/kubernetes.io/csi"} {
 		if !slices.Contains(l.EmptyDirs, dir) {
 			t.Errorf("%s is not removed when empty: %q", dir, l.EmptyDirs)
 		}

@@ -533,16 +533,17 @@ func checkNothingLeft(o operator) {
 		"files": "ls -d /usr/local/bin/berth* /usr/bin/berth* /usr/lib/systemd/system/berth* " +
 			"/var/lib/systemd/deb-systemd-helper-*/berth* /var/lib/systemd/deb-systemd-helper-*/*/berth* " +
 			"/usr/share/*/berth* /usr/share/man/man1/berth* /var/lib/dpkg/info/berth* /etc/berth* /var/lib/berth* " +
-			"/run/berth* /var/lib/kubelet* /var/log/pods /var/log/containers " +
+			"/run/berth* /var/log/pods /var/log/containers " +
 			"/etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* /etc/systemd/logind.conf.d " +
 			"/etc/cni/net.d/* /var/lib/cni/networks/* /var/lib/cni/results/* 2>/dev/null; true",
-		"mounts":     "grep -E '/var/lib/kubelet|/run/berth|/run/netns' /proc/self/mountinfo; true",
-		"cgroups":    "find /sys/fs/cgroup -name '*kubepods*'",
-		"units":      "systemctl list-units --all --no-legend --plain 'berth*' 'kubepods*'",
-		"links":      "ls /sys/class/net | grep -vE '^(lo|eth0|wire|bonding_masters)$'; true",
-		"routes":     "ip route show table all proto 98; ip -6 route show table all proto 98",
-		"rules":      "iptables-save -t nat | grep -E 'CNI-[0-9a-f]|name:.*berth'; true",
-		"temp files": "ls -d /tmp/berth* /var/tmp/berth* 2>/dev/null; true",
+		"files of the agent": "find /var/lib/kubelet* 2>/dev/null; true",
+		"mounts":             "grep -E '/var/lib/kubelet|/run/berth|/run/netns' /proc/self/mountinfo; true",
+		"cgroups":            "find /sys/fs/cgroup -name '*kubepods*'",
+		"units":              "systemctl list-units --all --no-legend --plain 'berth*' 'kubepods*'",
+		"links":              "ls /sys/class/net | grep -vE '^(lo|eth0|wire|bonding_masters)$'; true",
+		"routes":             "ip route show table all proto 98; ip -6 route show table all proto 98",
+		"rules":              "iptables-save -t nat | grep -E 'CNI-[0-9a-f]|name:.*berth'; true",
+		"temp files":         "ls -d /tmp/berth* /var/tmp/berth* 2>/dev/null; true",
 	} {
 		if left := o.sh(line); left != "" {
 			o.Errorf("%s left: %s", what, left)
