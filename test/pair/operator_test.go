@@ -27,6 +27,9 @@ type installer interface {
 // that stores another version of its kind, and removes it.
 func TestOperator(t *testing.T) {
 	t.Parallel()
+	if os.Getenv("BERTH_TORTURE") == "" {
+		t.Skip("takes a minute: make torture PKGS=./test/pair RUN=TestOperator")
+	}
 	p := startOperatorPair(t)
 	p.useOperator(manifestInstaller{p})
 }
@@ -35,7 +38,7 @@ func TestOperator(t *testing.T) {
 func TestOperatorWithHelm(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("BERTH_TORTURE") == "" {
-		t.Skip("builds helm; set BERTH_TORTURE=1")
+		t.Skip("builds helm: make torture PKGS=./test/pair RUN=TestOperatorWithHelm")
 	}
 	program, err := hosts.Helm(t.Context())
 	if err != nil {

@@ -40,7 +40,6 @@ func build(ctx context.Context) (err error) {
 			return hosts.BuildControl(ctx, hosts.BuildOptions{})
 		}},
 		{"kubectl", func(context.Context) (string, error) { return hosts.Kubectl() }},
-		{"operator", hosts.BuildOperator},
 		{"containerd", hosts.Containerd2},
 		{"runc", hosts.Runc},
 		{"previous release", hosts.BuildPreviousRelease},
