@@ -46,8 +46,7 @@ deps: ## what the tests need on a fresh Debian 12
 # vet looks at packages as go test -race compiles them, so that this is done once. Programs and test packages
 # are compiled before the tests: a compiler beside tests that run containers gets little CPU time.
 # Without debugging information, a test program is linked in four fifths of the time.
-# Two packages run at once, the longest first. More of them are not faster: their containers keep both CPUs busy, and
-# each waits longer for what it has started.
+# Two packages run at once, the longest first: their containers keep both CPUs of a small machine busy.
 # TestSim runs without the race detector, and with a tenth of the seeds under it.
 test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
 	go vet -race ./... ./test/...

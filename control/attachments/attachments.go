@@ -87,7 +87,7 @@ type Attachment struct {
 	*storagev1.VolumeAttachment
 
 	Handle  string // of the volume; empty if its PersistentVolume is gone
-	Deleted bool   // the controller has deleted it, and the watch may not have told it yet
+	Deleted bool   // the controller has deleted it; the object may be older
 }
 
 func (a Attachment) deleting() bool { return a.Deleted || a.DeletionTimestamp != nil }
@@ -101,7 +101,7 @@ type View struct {
 	Pods        []*corev1.Pod // that have the volume
 	Attachments []Attachment  // managed ones
 	Nodes       map[string]*corev1.Node
-	// Unused holds since when the controller knows that no pod needs an attachment, by name.
+	// Unused holds since when no pod needs an attachment, by name.
 	Unused map[string]time.Time
 }
 

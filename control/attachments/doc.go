@@ -3,8 +3,8 @@
 // are those of the attach and detach controller of kube-controller-manager. A driver attaches a volume because there is
 // a VolumeAttachment, and detaches it when the VolumeAttachment is deleted.
 //
-// The agent of a node and the controller tell each other by the status of the Node what they may do. The agent mounts a
-// volume if volumesAttached has it after the agent has added it to volumesInUse. The controller takes a volume out of
+// The agent of a node and the controller coordinate by the status of the Node. The agent mounts a volume if
+// volumesAttached has it after the agent has added it to volumesInUse. The controller takes a volume out of
 // volumesAttached with the resource version of a Node whose volumesInUse does not have it, and deletes the
 // VolumeAttachment after that. With it:
 //

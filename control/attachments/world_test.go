@@ -41,7 +41,7 @@ type world struct {
 	version int
 }
 
-// state is what a watch has told.
+// state is the state of the watch caches.
 type state struct {
 	pods        map[string]*corev1.Pod
 	nodes       map[string]*corev1.Node
@@ -103,12 +103,12 @@ func (w *world) restart() {
 	w.seen = state{maps.Clone(w.pods), maps.Clone(w.nodes), maps.Clone(w.attachments)}
 }
 
-// list returns the attachments as the controller knows them: those of the watch and those that it has created.
+// list returns the attachments of the watch cache, and those that the controller has created since.
 func (w *world) list() (out []Attachment) {
 	all := maps.Clone(w.seen.attachments)
 	for name, a := range w.created {
 		if all[name] != nil || w.attachments[name] == nil {
-			delete(w.created, name) // the watch has told it, or the API server that it is gone
+			delete(w.created, name) // in the watch cache, or deleted
 			continue
 		}
 		all[name] = a
@@ -291,8 +291,8 @@ func (w *world) user() {
 	}
 }
 
-// watches tells the controller what has changed, a part at a time.
-func (w *world) watches() {
+// updateCache updates the watch cache of one kind.
+func (w *world) updateCache() {
 	switch w.IntN(3) {
 	case 0:
 		w.seen.pods = maps.Clone(w.pods)
@@ -313,7 +313,7 @@ func (w *world) step() {
 	case n < 42:
 		w.driver()
 	case n < 60:
-		w.watches()
+		w.updateCache()
 	case n < 80:
 		w.syncVolume()
 	case n < 97:

@@ -3,7 +3,9 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -39,18 +41,19 @@ type attachDetach struct {
 	claims      cache.SharedIndexInformer
 	nodes       written[*corev1.Node]
 
-	// created holds the VolumeAttachments that the informer does not have yet, deleted the UIDs of those that it still
-	// has without a deletion time.
+	// created holds the VolumeAttachments that the informer does not have yet, by name.
 	created map[string]*storagev1.VolumeAttachment
-	deleted map[types.UID]bool
-	// unused holds since when no pod needs an attachment, by its name.
-	unused map[string]time.Time
-	// unreported holds the attachments that this process has created and whose success has no event yet, failed the
-	// times of the last errors with an event, by name of the attachment. waiting holds the pods with an event, by
-	// volume.
-	unreported map[string]bool
-	failed     map[string]metav1.Time
-	waiting    map[string]map[types.UID]bool
+	states  map[string]*attachmentState // by name
+	// waiting holds the pods with an event about another node, by volume.
+	waiting map[string]map[types.UID]bool
+}
+
+// attachmentState is what the controller remembers of a VolumeAttachment.
+type attachmentState struct {
+	deleted    types.UID   // of the object that the controller has deleted
+	unused     time.Time   // since when no pod needs it; zero: a pod needs it
+	unreported bool        // this process has created it, and its success has no event yet
+	failed     metav1.Time // time of the last error with an event
 }
 
 func newAttachDetachController(c Config) ([]*controller, error) {
@@ -59,12 +62,11 @@ func newAttachDetachController(c Config) ([]*controller, error) {
 		Config: c, attachments: storage.VolumeAttachments().Informer(), drivers: storage.CSIDrivers().Informer(),
 		volumes: core.PersistentVolumes().Informer(), claims: core.PersistentVolumeClaims().Informer(),
 		nodes:   written[*corev1.Node]{store: core.Nodes().Informer().GetIndexer()},
-		created: map[string]*storagev1.VolumeAttachment{}, deleted: map[types.UID]bool{},
-		unused: map[string]time.Time{}, unreported: map[string]bool{}, failed: map[string]metav1.Time{},
+		created: map[string]*storagev1.VolumeAttachment{}, states: map[string]*attachmentState{},
 		waiting: map[string]map[types.UID]bool{},
 	}
 	a.ctrl = c.newController(a.sync)
-	if err := c.indexPodsByClaim(); err != nil {
+	if err := errors.Join(c.indexPodsByClaim(), c.indexPods()); err != nil {
 		return nil, err
 	}
 	for index, of := range map[string]func(*storagev1.VolumeAttachment) string{
@@ -139,20 +141,22 @@ func (a *attachDetach) keysOfPod(obj any) (out []string) {
 	return out
 }
 
-// keysOfNode returns the keys of a node and of the volumes that are attached to it. A node that has become ready, or
-// managed, may also have pods that wait.
-func (a *attachDetach) keysOfNode(obj any) []string {
+// keysOfNode returns the keys of a node, of the volumes that are attached to it, and of those of its pods: they wait
+// for a node that is registered late or has no attachments.ManagedAnnotation yet.
+func (a *attachDetach) keysOfNode(obj any) (out []string) {
 	n, ok := obj.(*corev1.Node)
 	if !ok {
 		return nil
 	}
 	list := a.list(attachmentNodeIndex, n.Name)
-	if len(list) == 0 && len(n.Status.VolumesAttached) == 0 {
-		return nil
+	if len(list) > 0 || len(n.Status.VolumesAttached) > 0 {
+		out = append(out, nodeKeyPrefix+n.Name)
 	}
-	out := []string{nodeKeyPrefix + n.Name}
 	for _, o := range list {
 		out = append(out, volumeKeyPrefix+volumeOfAttachment(o))
+	}
+	for _, pod := range a.podsByIndex(nodeIndex, n.Name) {
+		out = append(out, a.keysOfPod(pod)...)
 	}
 	return out
 }
@@ -204,10 +208,9 @@ func (a *attachDetach) list(index, key string) (out []*storagev1.VolumeAttachmen
 // its state.
 func (a *attachDetach) current(ctx context.Context, index, key string) (out []attachments.Attachment, err error) {
 	for _, o := range a.list(index, key) {
-		if o.DeletionTimestamp != nil {
-			delete(a.deleted, o.UID)
-		}
-		out = append(out, attachments.Attachment{VolumeAttachment: o, Handle: a.handle(o), Deleted: a.deleted[o.UID]})
+		s := a.states[o.Name]
+		out = append(out, attachments.Attachment{VolumeAttachment: o, Handle: a.handle(o),
+			Deleted: s != nil && s.deleted != "" && s.deleted == o.UID})
 	}
 	for name, o := range a.created {
 		if index == attachmentVolumeIndex && volumeOfAttachment(o) != key ||
@@ -228,6 +231,24 @@ func (a *attachDetach) current(ctx context.Context, index, key string) (out []at
 		out = append(out, attachments.Attachment{VolumeAttachment: now, Handle: a.handle(now)})
 	}
 	return out, nil
+}
+
+// state returns the state of a VolumeAttachment, which is created if there is none.
+func (a *attachDetach) state(name string) *attachmentState {
+	s := a.states[name]
+	if s == nil {
+		s = &attachmentState{}
+		a.states[name] = s
+	}
+	return s
+}
+
+// removeStates removes the states of VolumeAttachments that do not exist any more.
+func (a *attachDetach) removeStates() {
+	maps.DeleteFunc(a.states, func(name string, _ *attachmentState) bool {
+		_, found, err := a.attachments.GetIndexer().GetByKey(name)
+		return err == nil && !found && a.created[name] == nil
+	})
 }
 
 func (a *attachDetach) handle(o *storagev1.VolumeAttachment) string {
@@ -271,7 +292,12 @@ func (a *attachDetach) sync(ctx context.Context, key string) (time.Duration, err
 func (a *attachDetach) view(ctx context.Context, name string) (attachments.View, error) {
 	list, err := a.current(ctx, attachmentVolumeIndex, name)
 	v := attachments.View{Now: time.Now(), Volume: a.volume(name), Attachments: list, Nodes: map[string]*corev1.Node{},
-		Unused: a.unused}
+		Unused: map[string]time.Time{}}
+	for _, o := range list {
+		if s := a.states[o.Name]; s != nil && !s.unused.IsZero() {
+			v.Unused[o.Name] = s.unused
+		}
+	}
 	if v.Volume != nil && v.Volume.Spec.CSI != nil {
 		v.Required, v.Pods = a.required(v.Volume.Spec.CSI.Driver), a.pods(v.Volume)
 	}
@@ -290,17 +316,16 @@ func (a *attachDetach) view(ctx context.Context, name string) (attachments.View,
 }
 
 func (a *attachDetach) syncVolume(ctx context.Context, name string) (time.Duration, error) {
+	defer a.removeStates()
 	v, err := a.view(ctx, name)
 	if err != nil {
 		return 0, err
 	}
 	d := attachments.Decide(v)
 	for _, o := range v.Attachments {
-		if since, unused := d.Unused[o.Name]; unused {
-			a.unused[o.Name] = since
+		since, unused := d.Unused[o.Name]
+		if a.state(o.Name).unused = since; unused {
 			a.ctrl.queue.Add(nodeKeyPrefix + o.Spec.NodeName) // it may not mount the volume any more
-		} else {
-			delete(a.unused, o.Name)
 		}
 	}
 	a.report(v, d)
@@ -325,7 +350,8 @@ func (a *attachDetach) syncVolume(ctx context.Context, name string) (time.Durati
 		}
 		return d.Wake, fmt.Errorf("create volume attachment for volume %s: %w", name, err)
 	}
-	a.created[out.Name], a.unreported[out.Name] = out, true
+	a.created[out.Name] = out
+	a.states[out.Name] = &attachmentState{unreported: true}
 	a.Log.Info("volume attachment created", "volumeName", name, "node", out.Spec.NodeName)
 	a.ctrl.queue.Add(volumeKeyPrefix + name) // for the next node
 	return d.Wake, nil
@@ -338,10 +364,7 @@ func (a *attachDetach) detach(ctx context.Context, volume string, del attachment
 	if ignoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete volume attachment %s: %w", del.Name, err)
 	}
-	a.deleted[uid] = true
-	delete(a.unused, del.Name)
-	delete(a.unreported, del.Name)
-	delete(a.failed, del.Name)
+	a.states[del.Name] = &attachmentState{deleted: uid}
 	if del.Forced != "" {
 		forcedDetaches.WithLabelValues(del.Forced).Inc()
 		a.Log.Warn("volume attachment deleted although the node may use the volume", "volumeName", volume,
@@ -355,17 +378,17 @@ func (a *attachDetach) detach(ctx context.Context, volume string, del attachment
 // report records events about attachments that have succeeded or failed, and about pods that wait for another node.
 func (a *attachDetach) report(v attachments.View, d attachments.Decision) {
 	for _, o := range v.Attachments {
-		name := volumeOfAttachment(o.VolumeAttachment)
+		name, s := volumeOfAttachment(o.VolumeAttachment), a.state(o.Name)
 		message, reason, kind := "", "", corev1.EventTypeNormal
 		switch e := o.Status.AttachError; {
-		case o.Status.Attached && a.unreported[o.Name]:
+		case o.Status.Attached && s.unreported:
 			reason = "SuccessfulAttachVolume"
 			message = fmt.Sprintf("AttachVolume.Attach succeeded for volume %q ", name)
-			delete(a.unreported, o.Name)
-		case !o.Status.Attached && e != nil && a.failed[o.Name] != e.Time:
+			s.unreported = false
+		case !o.Status.Attached && e != nil && s.failed != e.Time:
 			reason, kind = "FailedAttachVolume", corev1.EventTypeWarning
 			message = fmt.Sprintf("AttachVolume.Attach failed for volume %q : %s", name, e.Message)
-			a.failed[o.Name] = e.Time
+			s.failed = e.Time
 		}
 		for _, pod := range v.Pods {
 			if reason != "" && pod.Spec.NodeName == o.Spec.NodeName && attachments.Uses(pod) {
@@ -374,12 +397,12 @@ func (a *attachDetach) report(v attachments.View, d attachments.Decision) {
 		}
 	}
 	if v.Volume == nil {
-		return
+		return // its pods wait for another reason
 	}
-	told, now := a.waiting[v.Volume.Name], map[types.UID]bool{}
+	reported, now := a.waiting[v.Volume.Name], map[types.UID]bool{}
 	for _, e := range d.Waiting {
 		now[e.Pod.UID] = true
-		if !told[e.Pod.UID] {
+		if !reported[e.Pod.UID] {
 			a.Events.Event(e.Pod, corev1.EventTypeWarning, "FailedAttachVolume", e.Message)
 		}
 	}
@@ -401,8 +424,11 @@ func (a *attachDetach) syncNode(ctx context.Context, name string) error {
 	}
 	now := time.Now()
 	attached, changed := attachments.Reported(now, n, list, func(o *storagev1.VolumeAttachment) (bool, time.Time) {
-		since, unused := a.unused[o.Name]
-		return !unused, since
+		s := a.states[o.Name]
+		if s == nil || s.unused.IsZero() {
+			return true, time.Time{} // also before the first sync of the volume
+		}
+		return false, s.unused
 	})
 	if !changed {
 		return nil
@@ -413,8 +439,11 @@ func (a *attachDetach) syncNode(ctx context.Context, name string) error {
 		return fmt.Errorf("node %s: %w", name, err)
 	}
 	out, err := a.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if ignoreNotFound(err) != nil {
+		return fmt.Errorf("update volumesAttached of node %s: %w", name, err)
+	}
 	if err != nil {
-		return ignoreNotFound(err) //nolint:wrapcheck // conflicts are expected
+		return nil // the node is deleted
 	}
 	a.nodes.add(out)
 	for _, o := range list {

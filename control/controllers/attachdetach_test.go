@@ -163,3 +163,28 @@ func updateNode(t *testing.T, client kubernetes.Interface, n *corev1.Node) {
 		t.Fatal(err)
 	}
 }
+
+// A node of an earlier version has no annotation, and a Node can be registered after its pods were assigned.
+func TestPodsWaitForManagedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, oneClaim := csiVolume("one", "driver")
+		two, twoClaim := csiVolume("two", "driver")
+		old := managedNode("old")
+		old.Annotations = nil
+		client := startControllers(t, Config{Events: record.NewFakeRecorder(100)}, []string{AttachDetach}, one, oneClaim,
+			two, twoClaim, old, podWithClaim("p", "old", "one"), podWithClaim("q", "late", "two"))
+		settle()
+		if got := listAttachments(t, client); len(got) > 0 {
+			t.Fatalf("attachments are %v", got)
+		}
+		old.Annotations = map[string]string{attachments.ManagedAnnotation: "true"}
+		updateNode(t, client, old)
+		if _, err := client.CoreV1().Nodes().Create(t.Context(), managedNode("late"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if got := listAttachments(t, client); !slices.Equal(got, []string{"one old", "two late"}) {
+			t.Errorf("attachments are %v", got)
+		}
+	})
+}

@@ -18,7 +18,7 @@ import (
 // podFilters are the filters whose result may change when a pod is removed.
 var podFilters = []placement.Filter{
 	placement.FilterNodeResourcesFit, placement.FilterNodePorts, placement.FilterPodTopologySpread,
-	placement.FilterInterPodAffinity, placement.FilterVolumeRestrictions,
+	placement.FilterInterPodAffinity, placement.FilterVolumeRestrictions, placement.FilterVolumeLimits,
 }
 
 // Events of the cluster that may make pods schedulable.

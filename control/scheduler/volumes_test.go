@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
@@ -139,6 +141,118 @@ func TestProvisionerGetsSelectedNode(t *testing.T) {
 		}
 		if bindings(client) != 0 {
 			t.Error("the pod is bound")
+		}
+	})
+}
+
+// csiObjects returns a bound claim of a CSI driver with its volume, and a pod that uses it.
+func csiObjects(name, node string) []runtime.Object {
+	class := ""
+	p := pod(name, 100)
+	p.Spec.NodeName = node
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	return []runtime.Object{p,
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name, UID: types.UID("claim-" + name),
+				Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"}},
+			Spec:   corev1.PersistentVolumeClaimSpec{StorageClassName: &class, VolumeName: name, AccessModes: modes},
+			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+		},
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+			AccessModes: modes, ClaimRef: &corev1.ObjectReference{Namespace: p.Namespace, Name: name},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: name}}}},
+	}
+}
+
+func testNode(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+		Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("9"),
+			corev1.ResourceCPU: resource.MustParse("9")}}}
+}
+
+// waitForEvent lets the scheduler work and returns the first event, or "".
+func waitForEvent(events *record.FakeRecorder) string {
+	time.Sleep(20 * time.Second)
+	synctest.Wait()
+	select {
+	case text := <-events.Events:
+		return text
+	default:
+		return ""
+	}
+}
+
+// TestVolumeLimits: a driver on a node attaches one volume. A second pod waits until the first one is deleted.
+func TestVolumeLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
+			Drivers: []storagev1.CSINodeDriver{{Name: "csi.example.com", NodeID: "n1",
+				Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(1))}}}}}
+		objects := slices.Concat(csiObjects("first", "n1"), csiObjects("second", ""),
+			[]runtime.Object{testNode("n1"), limit})
+		client, events := runScheduler(t, objects...)
+		if text := waitForEvent(events); !strings.Contains(text, "1 node(s) exceed max volume count") {
+			t.Fatalf("event %q", text)
+		}
+		if err := client.CoreV1().Pods("").Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		waitForEvent(events)
+		if n := bindings(client); n != 1 {
+			t.Errorf("%d bindings after the first pod is deleted, want 1", n)
+		}
+	})
+}
+
+// TestMissingDriver: with preventPodSchedulingIfMissing, a pod waits for a node with the driver.
+func TestMissingDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "csi.example.com"},
+			Spec: storagev1.CSIDriverSpec{PreventPodSchedulingIfMissing: new(true)}}
+		client, events := runScheduler(t, append(csiObjects("web", ""), testNode("n1"), driver)...)
+		if text := waitForEvent(events); !strings.Contains(text,
+			"1 csi.example.com CSI driver is not installed on the node") {
+			t.Fatalf("event %q", text)
+		}
+		if _, err := client.StorageV1().CSINodes().Create(t.Context(), &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
+				Drivers: []storagev1.CSINodeDriver{{Name: "csi.example.com", NodeID: "n1"}}},
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		waitForEvent(events)
+		if n := bindings(client); n != 1 {
+			t.Errorf("%d bindings after the driver is installed, want 1", n)
+		}
+	})
+}
+
+// TestPodWaitsForStorageCapacity: a driver that reports its capacity gets the claim when it has enough.
+func TestPodWaitsForStorageCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "csi.example.com"},
+			Spec: storagev1.CSIDriverSpec{StorageCapacity: new(true)}}
+		client, events := runScheduler(t, append(waitingObjects("csi.example.com"), driver)...)
+		if text := waitForEvent(events); !strings.Contains(text, "1 node(s) did not have enough free storage") {
+			t.Fatalf("event %q", text)
+		}
+		capacity := resource.MustParse("1Ti")
+		if _, err := client.StorageV1().CSIStorageCapacities("csi").Create(t.Context(), &storagev1.CSIStorageCapacity{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "csi", Name: "n1"}, StorageClassName: "local", Capacity: &capacity,
+			NodeTopology: &metav1.LabelSelector{},
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		waitForEvent(events)
+		claims, err := client.CoreV1().PersistentVolumeClaims("").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node := claims.Items[0].Annotations["volume.kubernetes.io/selected-node"]; node != "n1" {
+			t.Errorf("selected node %q, want n1", node)
 		}
 	})
 }

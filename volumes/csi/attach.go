@@ -17,7 +17,7 @@ import (
 	"berth/internal/apiclient"
 )
 
-// nodeState is what the Node on the server says.
+// nodeState is the Node on the API server.
 type nodeState struct {
 	known      bool
 	uid        types.UID
@@ -86,7 +86,7 @@ type attachDecision struct {
 }
 
 // decideAttach decides whether a volume is attached. Like upstream, a volume is mounted only after the
-// Node says that it is in use, which protects it from being detached, and that it is attached.
+// Node lists it in volumesInUse, which protects it from being detached, and in volumesAttached.
 func decideAttach(in attachInputs) attachDecision {
 	switch a := in.attachment; {
 	case !in.inUse:

@@ -33,6 +33,6 @@
 //	C1 A volume is not unpublished while its pod needs it, and not unstaged while it is published.
 //	C2 A restart of the agent does not stage or publish a volume again that is published.
 //	C3 After TearDown of all pods with a volume and a pass of Run, nothing of it is left on the host.
-//	C4 A volume is not staged before the Node says that it is in use, if it is attached by a controller.
+//	C4 A volume that a controller attaches is not staged before volumesInUse of the Node has it.
 //	C5 No log line, error or file contains a secret or a token.
 package csi
