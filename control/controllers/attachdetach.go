@@ -411,7 +411,7 @@ func (a *attachDetach) report(v attachments.View, d attachments.Decision) {
 	}
 }
 
-// syncNode writes volumesAttached of a node. The resource version makes the write fail if the agent has begun to use a
+// syncNode writes volumesAttached of a node. The resource version makes the write fail if the agent has started to use a
 // volume in the meantime.
 func (a *attachDetach) syncNode(ctx context.Context, name string) error {
 	n, found := a.nodes.get(name)

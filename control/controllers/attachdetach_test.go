@@ -171,15 +171,16 @@ func TestPodsWaitForManagedNode(t *testing.T) {
 		two, twoClaim := csiVolume("two", "driver")
 		old := managedNode("old")
 		old.Annotations = nil
-		client := startControllers(t, Config{Events: record.NewFakeRecorder(100)}, []string{AttachDetach}, one, oneClaim,
-			two, twoClaim, old, podWithClaim("p", "old", "one"), podWithClaim("q", "late", "two"))
+		client := startControllers(t, Config{Events: record.NewFakeRecorder(100)}, []string{AttachDetach}, one,
+			oneClaim, two, twoClaim, old, podWithClaim("p", "old", "one"), podWithClaim("q", "late", "two"))
 		settle()
 		if got := listAttachments(t, client); len(got) > 0 {
 			t.Fatalf("attachments are %v", got)
 		}
 		old.Annotations = map[string]string{attachments.ManagedAnnotation: "true"}
 		updateNode(t, client, old)
-		if _, err := client.CoreV1().Nodes().Create(t.Context(), managedNode("late"), metav1.CreateOptions{}); err != nil {
+		nodes := client.CoreV1().Nodes()
+		if _, err := nodes.Create(t.Context(), managedNode("late"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		settle()

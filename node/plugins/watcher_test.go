@@ -255,7 +255,8 @@ func TestWatcher(t *testing.T) {
 	unknown.waitStatus(t, "no handler registered for plugin type: Toaster")
 }
 
-// TestFailedRegistrationIsRepeated checks that a plugin receives the error of its registration, and is registered later.
+// TestFailedRegistrationIsRepeated checks that a plugin receives the error of its registration, and is registered
+// later.
 func TestFailedRegistrationIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := &recorder{refuse: errors.New("not today")}

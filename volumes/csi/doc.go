@@ -13,10 +13,10 @@
 // What exists is read from the host, in the layout of the kubelet, so that a restart of the agent, a
 // crash at any point and a hand-over from or to the kubelet need no other state:
 //
-//	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/vol_data.json   staging may have begun
+//	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/vol_data.json   staging may have started
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount     staging target
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/.berth          used by a pod of berth
-//	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json               publishing may have begun
+//	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json               publishing may have started
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount                       publish target
 //
 // A vol_data.json is written before the first call and deleted after the last one. While it exists, the

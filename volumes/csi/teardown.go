@@ -219,7 +219,7 @@ func (m *Manager) scan() (map[string]volumeData, error) {
 	return out, nil
 }
 
-// unstage unstages a volume, unless a pod has begun to use it.
+// unstage unstages a volume, unless a pod has started to use it.
 func (m *Manager) unstage(ctx context.Context, dir string, data volumeData) error {
 	d, err := m.registered(data.Driver)
 	if err != nil {
