@@ -60,11 +60,13 @@ func TestScenario26_GracefulShutdownTerminatesPodsByGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		released := nextInhibitor(t, l)
-		s.Pod("low", "restartPolicy: Always\ncontainers:\n"+box("c", "", "on-term 2s 7", "sleep"))
-		s.Pod("ignores-term", "terminationGracePeriodSeconds: 3\ncontainers:\n"+box("c", "", "ignore-term", "sleep"))
-		s.Pod("high", "priority: 1000\ncontainers:\n"+box("c", "", "sleep"))
+		s.Pod("low", "restartPolicy: Always\ncontainers:\n"+box("c", "", "on-term 2s 7", "print ready", "sleep"))
+		s.Pod("ignores-term", "terminationGracePeriodSeconds: 3\ncontainers:\n"+
+			box("c", "", "ignore-term", "print ready", "sleep"))
+		s.Pod("high", "priority: 1000\ncontainers:\n"+box("c", "", "print ready", "sleep"))
 		for _, name := range []string{"low", "ignores-term", "high"} {
 			s.Running(name)
+			s.WaitLog(name, "c", "ready") // before, SIGTERM ends the process with exit code 2
 		}
 		if err := l.StartShutdown(); err != nil {
 			t.Fatal(err)

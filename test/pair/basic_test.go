@@ -65,9 +65,10 @@ func TestPodLifecycle(t *testing.T) {
 	t.Run("gets a certificate of the server", func(t *testing.T) { p.forSubtest(t).testPodIdentity() })
 	t.Run("is deleted with its grace period", func(t *testing.T) {
 		p := p.forSubtest(t)
-		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "sleep"), "GracePeriodSeconds: 1",
+		p.Apply(t, strings.Replace(p.pod("slow", "", "on-term", "2s", "0", ",", "print", "ready", ",", "sleep"), "GracePeriodSeconds: 1",
 			"GracePeriodSeconds: 20", 1))
 		p.waitForField("pod", "slow", ".status.phase", "Running")
+		p.waitForReadyLine("slow")
 		start := time.Now()
 		p.Kubectl(t, "delete", "pod", "slow", "--timeout=4m")
 		if elapsed := time.Since(start); elapsed < 2*time.Second {
@@ -114,7 +115,7 @@ func TestPodLifecycle(t *testing.T) {
 // grace period in its spec is longer than the test.
 func (p *Pair) testKubectlWatch() {
 	t := p.t
-	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "sleep"), "GracePeriodSeconds: 1",
+	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "print", "ready", ",", "sleep"), "GracePeriodSeconds: 1",
 		"GracePeriodSeconds: 3600", 1))
 	// With the name of a pod, kubectl drops changes between its request for the pod and its watch.
 	cmd := p.kubectl("get", "pods", "--field-selector", "metadata.name=stubborn", "-w", "-o", "wide", "--no-headers",
@@ -146,6 +147,7 @@ func (p *Pair) testKubectlWatch() {
 			p.Kubectl(t, "get", "pod", "stubborn", "-o", "yaml"))
 	}
 	waitForRow("1/1", "Running")
+	p.waitForReadyLine("stubborn")
 	start := time.Now()
 	p.Kubectl(t, "delete", "pod", "stubborn", "--grace-period=2", "--timeout=4m")
 	if elapsed := time.Since(start); elapsed < 2*time.Second {

@@ -296,6 +296,18 @@ func (p *Pair) containerLog(name string) string {
 	return string(text)
 }
 
+// waitForReadyLine waits until the container has logged "ready". Before that line, SIGTERM ends a testbox process with
+// exit code 2.
+func (p *Pair) waitForReadyLine(name string) {
+	p.t.Helper()
+	p.waitUntil("container "+name+" to be ready", func() string {
+		if log := p.containerLog(name); !strings.Contains(log, "ready") {
+			return "got " + log
+		}
+		return ""
+	})
+}
+
 // remainingPodDirs returns the log directories of the pod that still exist.
 func (p *Pair) remainingPodDirs(name string) []string {
 	left, _ := filepath.Glob(filepath.Join(p.Agent.LogsDir, "default_"+name+"_*"))
