@@ -39,6 +39,7 @@ import (
 	"berth/probes/exectracker"
 	"berth/systemd"
 	"berth/volumes/csi"
+	"berth/volumes/local"
 )
 
 func runCommand() *cobra.Command {
@@ -85,6 +86,7 @@ type berth struct {
 	podLogs               *podlogs.Logs
 	devices               *devices.Manager
 	csi                   *csi.Manager
+	localVolumes          *local.Driver
 	admissionNode         *allocator.NodeState
 	stats                 *stats.Collector
 	pressure              *eviction.Monitor

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 
+	"berth/internal/localvolumes"
 	"berth/node/plugins"
 	"berth/volumes/csi"
+	"berth/volumes/local"
 )
 
 // csiKey is the key of CSIDriver objects in the store.
@@ -20,6 +23,7 @@ func (b *berth) newCSI() {
 		RootDir: b.config.RootDir, NodeName: b.config.NodeName, Started: b.agent.Ready(),
 		OnCall: b.metrics.ObserveCSICall, Log: b.log,
 		RunningPods: b.agent.StatusCache.PodsToKeep,
+		BuiltIn:     b.newLocalVolumes(),
 		Saved:       saved, Save: func(state []byte) { b.store.PutNodeValue(csiKey, state) },
 	}
 	if b.cluster != nil {
@@ -27,6 +31,20 @@ func (b *berth) newCSI() {
 	}
 	b.csi = csi.New(o)
 	b.host.volumes.CSI = b.csi
+}
+
+// localVolumesDir is the directory in the root directory with the volumes of the class local.
+const localVolumesDir = "local-volumes"
+
+// newLocalVolumes creates the driver of the class local. It is registered when a control server first asks for it, and
+// from then on at each start.
+func (b *berth) newLocalVolumes() map[string]csi.BuiltIn {
+	dir := filepath.Join(b.config.RootDir, localVolumesDir)
+	_, err := os.Stat(dir)
+	b.localVolumes = local.New(local.Options{Dir: dir, NodeName: b.config.NodeName, Log: b.log})
+	return map[string]csi.BuiltIn{
+		localvolumes.DriverName: {Client: b.localVolumes, Version: local.Version, Enabled: err == nil},
+	}
 }
 
 // pluginWatcher creates the watcher of plugins that announce themselves with a socket.

@@ -11,6 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"berth/internal/apiclient"
+	"berth/internal/localvolumes"
 	"berth/internal/telemetry"
 	"berth/nodeapi/server"
 )
@@ -126,6 +127,7 @@ func (b *berth) kubeletHandlers() server.Handlers {
 		Config:         func() any { return b.config.Kubelet },
 		Health:         b.health().Live.Handler("healthz"),
 		Checkpoint:     b.kubeletCheckpoint,
+		LocalVolumes:   b.localVolumes.Handler(func() { b.csi.Enable(localvolumes.DriverName) }),
 		SetVerbosity:   func(v int) { b.logLevel.Set(telemetry.Level(v)) },
 	}
 	if b.config.Server.SystemLogHandler {

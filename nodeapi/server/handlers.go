@@ -45,6 +45,8 @@ type Handlers struct {
 	SetVerbosity func(int)
 	// Health serves /healthz.
 	Health http.Handler
+	// LocalVolumes serves the volumes of the class local.
+	LocalVolumes http.Handler
 	// SystemLogDir is the directory of the host's logs; empty: not served.
 	SystemLogDir string
 	// Journal is the program journalctl, which serves log queries; empty: there are no log queries.

@@ -151,10 +151,11 @@ type route struct {
 }
 
 var (
-	get     = []string{http.MethodGet}
-	put     = []string{http.MethodPut}
-	post    = []string{http.MethodPost}
-	getPost = []string{http.MethodGet, http.MethodPost}
+	get       = []string{http.MethodGet}
+	put       = []string{http.MethodPut}
+	post      = []string{http.MethodPost}
+	putDelete = []string{http.MethodPut, http.MethodDelete}
+	getPost   = []string{http.MethodGet, http.MethodPost}
 )
 
 // table is the list of endpoints.
@@ -184,6 +185,8 @@ func (s *server) table() []route {
 		{get, "/metrics/cadvisor", permMetrics, false, h.Stats != nil, s.cadvisor},
 		{get, "/stats/summary", permStats, false, h.Stats != nil, s.summary},
 		{get, "/logs/{path...}", permLogs, true, h.SystemLogDir != "", s.nodeLogs},
+		{get, "/localvolumes", permProxy, false, h.LocalVolumes != nil, through(h.LocalVolumes)},
+		{putDelete, "/localvolumes/{name}", permProxy, false, h.LocalVolumes != nil, through(h.LocalVolumes)},
 		{post, "/checkpoint" + container, permCheckpoint, false, h.Checkpoint != nil, s.checkpoint},
 		{get, "/checkpoint/", permCheckpoint, false, true, http.NotFound},
 		{getPost, "/debug/pprof/{profile...}", permProxy, true, true, profiling},

@@ -57,7 +57,7 @@ func (m *Manager) Register(ctx context.Context, name, endpoint string, versions 
 	if err != nil {
 		return fmt.Errorf("CSI driver %s at endpoint %s: %w", name, endpoint, err)
 	}
-	client, err := m.opt.connect(endpoint)
+	client, err := m.client(name, endpoint)
 	if err != nil {
 		return fmt.Errorf("connect to CSI driver %s: %w", name, err)
 	}

@@ -45,6 +45,8 @@ type Options struct {
 	OnCall func(driver, method string, took time.Duration, err error)
 	Log    *slog.Logger
 
+	BuiltIn map[string]BuiltIn // drivers that are part of the agent, by name
+
 	// RunningPods returns the pods that are running and not terminating, for drivers that are called again
 	// periodically. Nil: there are none.
 	RunningPods func() []*corev1.Pod
@@ -78,6 +80,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	running context.Context // context of Run; nil: not running
+	enabled map[string]bool // built-in drivers that are registered or being registered
 	stats   map[podVolume]measurement
 	drivers map[string]*driver
 	changed chan struct{}             // closed and replaced when drivers or node have changed
@@ -138,7 +141,7 @@ func New(o Options) *Manager {
 		drivers: map[string]*driver{}, locks: map[volumeKey]*volumeLock{}, calls: map[podVolume]progress{},
 		missing: map[podVolume]bool{}, wanted: map[podVolume]want{}, staged: map[volumeKey]bool{},
 		onHost: map[volumeKey]bool{}, stats: map[podVolume]measurement{}, specs: map[string]cachedSpec{},
-		removed: map[string]bool{},
+		removed: map[string]bool{}, enabled: map[string]bool{},
 	}
 	if err := m.restoreSpecs(); err != nil {
 		o.Log.Warn("saved CSIDriver objects unreadable, reading them from the server", "err", err)
@@ -164,6 +167,11 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.wg.Go(func() { m.syncNodeInfo(ctx) })
 		if m.opt.RunningPods != nil {
 			m.wg.Go(func() { m.republish(ctx) })
+		}
+	}
+	for name, b := range m.opt.BuiltIn {
+		if b.Enabled {
+			m.Enable(name)
 		}
 	}
 	if m.opt.Started != nil {

@@ -219,12 +219,6 @@ func (m *Manager) Path(pod *corev1.Pod, specName string) string {
 	return filepath.Join(m.podVolumeDir(pod.UID, specName), publishName)
 }
 
-// SELinuxRelabel reports whether the file system mounted at path supports SELinux labels.
-func (m *Manager) SELinuxRelabel(path string) bool {
-	mount, err := findMount(path)
-	return err == nil && mount.seclabel
-}
-
 // Mounted reports whether path is a mount point. A mount table that cannot be read has none.
 func (m *Manager) Mounted(path string) bool {
 	mounted, err := m.opt.mounted(path)
