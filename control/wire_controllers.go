@@ -91,6 +91,7 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		APIServerPort:          a.apiServerPort(),
 		CustomResources:        a.customResources, AggregatedKinds: a.aggregation,
 		Definitions: definitions, PolicyTypes: a.policyTypes(), Autoscaling: autoscalingOf(as),
+		NodeVolumes: controllers.NewNodeVolumes(as.client),
 	})
 }
 

@@ -156,6 +156,16 @@ func clusterControllers() map[string][]rbacv1.PolicyRule {
 			resourceRule("create update delete list watch", "certificates", "clustertrustbundles"),
 			resourceRule("list watch", "core", "pods serviceaccounts"),
 		},
+		// Upstream has the sidecars of each CSI driver instead.
+		"local-volume-provisioner-controller": {
+			resourceRule("create delete read update", "core", "persistentvolumes"),
+			resourceRule("read update", "core", "persistentvolumeclaims"),
+			resourceRule("update", "core", "persistentvolumeclaims/status"),
+			resourceRule("read", "core", "nodes"),
+			resourceRule("get update delete", "core", "nodes/proxy"),
+			resourceRule("create read", "storage", "csidrivers storageclasses"),
+			resourceRule("create delete read update", "storage", "csistoragecapacities"),
+		},
 		"kube-apiserver-serving-clustertrustbundle-publisher": {
 			resourceRule("attest", "certificates", "signers", "kubernetes.io/kube-apiserver-serving"),
 			resourceRule("create update delete list watch", "certificates", "clustertrustbundles"),

@@ -68,6 +68,9 @@ type Config struct {
 	// PolicyTypes checks the types in the expressions of ValidatingAdmissionPolicies. If nil, they are not checked.
 	PolicyTypes PolicyTypeChecker
 
+	// NodeVolumes calls nodes for the volumes of the class local. If nil, there are none.
+	NodeVolumes NodeVolumes
+
 	// Autoscaling is what the controller HorizontalPodAutoscalers needs.
 	Autoscaling Autoscaling
 
@@ -133,6 +136,8 @@ const (
 	AttachDetach = "persistentvolume-attach-detach-controller"
 	// EphemeralVolumes creates the claims of generic ephemeral volumes.
 	EphemeralVolumes = "ephemeral-volume-controller"
+	// LocalVolumeProvisioner provisions the volumes of the class local. Upstream has no such controller.
+	LocalVolumeProvisioner = "local-volume-provisioner-controller"
 	// StorageVersionMigrator writes the objects of a resource again.
 	StorageVersionMigrator = "storage-version-migrator-controller"
 )
@@ -193,6 +198,7 @@ var descriptors = []descriptor{
 	{EphemeralVolumes, newEphemeralVolumeController},
 	{ValidatingAdmissionPolicyStatus, newPolicyStatusController},
 	{StorageVersionMigrator, newStorageMigrator},
+	{LocalVolumeProvisioner, newLocalProvisioner},
 }
 
 // Names returns the names of all controllers, sorted.
