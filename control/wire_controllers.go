@@ -88,10 +88,9 @@ func (a *Assembly) runController(ctx context.Context, name string) error {
 		SigningDuration:        a.ClusterSigningDuration,
 		TokenSigner:            a.secretTokenSigner(),
 		LoadBalancerPool:       a.LoadBalancerPool,
-		APIServerPort:          a.apiServerPort(),
-		CustomResources:        a.customResources, AggregatedKinds: a.aggregation,
-		Definitions: definitions, PolicyTypes: a.policyTypes(), Autoscaling: autoscalingOf(as),
-		NodeVolumes: controllers.NewNodeVolumes(as.client),
+		APIServerPort:          a.apiServerPort(), CustomResources: a.customResources, AggregatedKinds: a.aggregation,
+		NodeVolumes: controllers.NewNodeVolumes(as.client), Definitions: definitions,
+		PolicyTypes: a.policyTypes(), Autoscaling: autoscalingOf(as),
 	})
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 
@@ -45,6 +46,11 @@ func (b *berth) newLocalVolumes() map[string]csi.BuiltIn {
 	return map[string]csi.BuiltIn{
 		localvolumes.DriverName: {Client: b.localVolumes, Version: local.Version, Enabled: err == nil},
 	}
+}
+
+// localVolumesHandler serves the volumes of the class local to the control server.
+func (b *berth) localVolumesHandler() http.Handler {
+	return b.localVolumes.Handler(func() { b.csi.Enable(localvolumes.DriverName) })
 }
 
 // pluginWatcher creates the watcher of plugins that announce themselves with a socket.

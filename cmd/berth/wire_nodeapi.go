@@ -11,7 +11,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"berth/internal/apiclient"
-	"berth/internal/localvolumes"
 	"berth/internal/telemetry"
 	"berth/nodeapi/server"
 )
@@ -124,11 +123,10 @@ func (b *berth) kubeletHandlers() server.Handlers {
 		Stats:          b.nodeStats,
 		Metrics:        b.metrics.NodeHandler(),
 		Probes:         b.metrics.ProbesHandler(),
-		Config:         func() any { return b.config.Kubelet },
-		Health:         b.health().Live.Handler("healthz"),
-		Checkpoint:     b.kubeletCheckpoint,
-		LocalVolumes:   b.localVolumes.Handler(func() { b.csi.Enable(localvolumes.DriverName) }),
-		SetVerbosity:   func(v int) { b.logLevel.Set(telemetry.Level(v)) },
+		Config:         func() any { return b.config.Kubelet }, Health: b.health().Live.Handler("healthz"),
+		Checkpoint:   b.kubeletCheckpoint,
+		LocalVolumes: b.localVolumesHandler(),
+		SetVerbosity: func(v int) { b.logLevel.Set(telemetry.Level(v)) },
 	}
 	if b.config.Server.SystemLogHandler {
 		h.SystemLogDir = hostLogs

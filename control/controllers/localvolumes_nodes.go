@@ -68,10 +68,10 @@ func (p *localProvisioner) deleteUnreferenced(ctx context.Context, node string, 
 			continue
 		}
 		if err := p.NodeVolumes.Delete(ctx, node, v.Name); err != nil {
-			p.Log.Warn("unused local volume not deleted", "node", node, "volume", v.Name, "err", err)
+			p.Log.Warn("unused local volume not deleted", "node", node, "volumeName", v.Name, "err", err)
 			continue
 		}
-		p.Log.Info("unused local volume deleted", "node", node, "volume", v.Name)
+		p.Log.Info("unused local volume deleted", "node", node, "volumeName", v.Name)
 	}
 }
 
@@ -196,5 +196,8 @@ func (n nodeVolumes) do(ctx context.Context, r *rest.Request, node, name string,
 	case http.StatusNotImplemented, http.StatusNotFound, http.StatusMethodNotAllowed:
 		return fmt.Errorf("%w: %s", ErrNoLocalVolumes, text)
 	}
-	return err
+	if text == "" || strings.HasPrefix(text, "{") {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, text)
 }

@@ -60,7 +60,8 @@ func addRootDir(l *install.RemovalSpec, c *nodeconfig.Config, kubelet bool) (sha
 		for _, e := range entries {
 			l.EmptyDirs = append(l.EmptyDirs, filepath.Join(csi, e.Name()))
 		}
-		l.EmptyDirs = append(l.EmptyDirs, csi, filepath.Dir(csi), filepath.Join(c.RootDir, "plugins"))
+		l.EmptyDirs = append(l.EmptyDirs, csi, filepath.Dir(csi), filepath.Join(c.RootDir, "plugins"),
+			filepath.Join(c.RootDir, "local-volumes")) // volumes of the class local are data of users
 		return false
 	}
 	entries, _ := os.ReadDir(pods) // the removal reports the error

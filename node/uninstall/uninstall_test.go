@@ -74,7 +74,7 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 		t.Errorf("files %q, want %q", l.Files, own)
 	}
 	for _, dir := range []string{state, state + "/images", state + "/networks", socket, certs, "/data/plugins",
-		"/data/plugins/kubernetes.io/csi"} {
+		"/data/plugins/kubernetes.io/csi", "/data/local-volumes"} {
 		if !slices.Contains(l.EmptyDirs, dir) {
 			t.Errorf("%s is not removed when empty: %q", dir, l.EmptyDirs)
 		}

@@ -85,7 +85,7 @@ var allowedImports = map[string][]string{
 	"volumes/csi": {
 		"agent/plan", "internal/apiclient", "node/plugins", "podspec", "volumes/mountinfo",
 	},
-	"volumes/local":      {"volumes/mountinfo"},
+	"volumes/local":      {"internal/localvolumes", "volumes/mountinfo"},
 	"volumes/mountinfo":  {},
 	"node/plugins":       {},
 	"node/cgroups":       {"agent/plan", "podspec"},
@@ -195,13 +195,15 @@ var allowedImports = map[string][]string{
 	"control/attachments":         {},
 	"control/volumes":             {},
 	"control/controllers": {
-		"admission", "podspec", "control/attachments", "control/dynamickinds", "control/loadbalancer",
-		"control/metrics/subsystem", "control/pki", "control/quota", "control/volumes", "workloads",
+		"admission", "internal/localvolumes", "podspec", "control/attachments", "control/dynamickinds",
+		"control/loadbalancer", "control/localvolumes", "control/metrics/subsystem", "control/pki", "control/quota", "control/volumes", "workloads",
 		"workloads/deployment", "workloads/statefulset",
 		"workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
 		"workloads/autoscaling",
 	},
-	"control/loadbalancer": {},
+	"control/loadbalancer":  {},
+	"control/localvolumes":  {"internal/localvolumes"},
+	"internal/localvolumes": {},
 
 	"control/audit":    {"internal/strictyaml"},
 	"control/fairness": {},
@@ -247,7 +249,8 @@ var pure = []string{
 	"workloads/daemonset", "workloads/job", "workloads/cronjob", "workloads/replicaset",
 	"workloads/autoscaling", "workloads/validation", "internal/rules", "services/proxy/ruleset",
 	"services/policy/selection", "services/policy/rules", "services/policy/addresses",
-	"control/attachments", "control/loadbalancer", "control/volumes", "services/announce/election",
+	"control/attachments", "control/loadbalancer", "control/localvolumes", "control/volumes",
+	"internal/localvolumes", "services/announce/election",
 }
 
 // impure lists the packages that no pure package may import.
