@@ -42,7 +42,9 @@ const localVolumesDir = "local-volumes"
 func (b *berth) newLocalVolumes() map[string]csi.BuiltIn {
 	dir := filepath.Join(b.config.RootDir, localVolumesDir)
 	_, err := os.Stat(dir)
-	b.localVolumes = local.New(local.Options{Dir: dir, NodeName: b.config.NodeName, Log: b.log})
+	b.localVolumes = local.New(local.Options{
+		Dir: dir, NodeName: b.config.NodeName, Log: b.log, Reserve: b.config.DiskReserve,
+	})
 	return map[string]csi.BuiltIn{
 		localvolumes.DriverName: {Client: b.localVolumes, Version: local.Version, Enabled: err == nil},
 	}

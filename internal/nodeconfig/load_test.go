@@ -676,3 +676,26 @@ func TestV2FieldsAreThoseConfigured(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+func TestDiskReserveFollowsThresholds(t *testing.T) {
+	t.Parallel()
+	quantity := resource.MustParse("30Gi")
+	for name, c := range map[string]struct {
+		config Config
+		want   int64 // of 100 GiB
+	}{
+		"nothing": {Config{Images: Images{HighThresholdPercent: 100}}, 0},
+		"images":  {Config{Images: Images{HighThresholdPercent: 85}}, 15 << 30},
+		"percent": {Config{Images: Images{HighThresholdPercent: 100}, Eviction: Eviction{Thresholds: []Threshold{
+			{Signal: "memory.available", Quantity: &quantity}, {Signal: "nodefs.available", Percent: 10},
+			{Signal: "imagefs.available", Percent: 20},
+		}}}, 20 << 30},
+		"quantity": {Config{Images: Images{HighThresholdPercent: 85}, Eviction: Eviction{Thresholds: []Threshold{
+			{Signal: "nodefs.available", Quantity: &quantity},
+		}}}, 30 << 30},
+	} {
+		if got := c.config.DiskReserve(100 << 30); got != c.want {
+			t.Errorf("%s: got %d, want %d", name, got, c.want)
+		}
+	}
+}

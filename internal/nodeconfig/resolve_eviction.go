@@ -177,3 +177,23 @@ func (e Eviction) Reserve(capacity corev1.ResourceList) corev1.ResourceList {
 	}
 	return out
 }
+
+// DiskReserve returns the bytes of a file system of that size, in bytes, below which the node evicts pods or deletes
+// images for lack of space. The file system may be nodefs, imagefs or containerfs.
+func (c *Config) DiskReserve(size int64) (reserve int64) {
+	share := func(percent float64) int64 { return int64(float64(size) / 100 * percent) }
+	if high := c.Images.HighThresholdPercent; high > 0 && high < 100 {
+		reserve = share(float64(100 - high))
+	}
+	for _, t := range c.Eviction.Thresholds {
+		switch t.Signal {
+		case "nodefs.available", "imagefs.available", "containerfs.available":
+			if t.Quantity != nil {
+				reserve = max(reserve, t.Quantity.Value())
+			} else {
+				reserve = max(reserve, share(t.Percent))
+			}
+		}
+	}
+	return reserve
+}

@@ -12,9 +12,10 @@ import (
 )
 
 // packages lists the packages of the disk image. apt adds their dependencies. containerd is needed for
-// ctr, apparmor for its parser, and runc for the library that the runc built here needs too.
+// ctr, apparmor for its parser, runc for the library that the runc built here needs too, and e2fsprogs
+// for volumes of the class local.
 var packages = []string{"systemd", "kmod", "mount", "iproute2", "iptables", "runc", "containernetworking-plugins",
-	"containerd", "busybox-static", "apparmor"}
+	"containerd", "busybox-static", "apparmor", "e2fsprogs"}
 
 // kernels lists metapackages of small kernels in order of preference: Debian 12 (tmpfs supports ID-mapped
 // mounts from 6.3 on), Debian, Ubuntu.

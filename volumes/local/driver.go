@@ -29,6 +29,9 @@ type Options struct {
 	NodeName string
 	Mkfs     string // program that makes an ext4; empty: mkfs.ext4
 	Log      *slog.Logger
+	// Reserve returns the bytes that stay free on the file system of the images, by its size, so that volumes do not
+	// cause DiskPressure. Nil: none.
+	Reserve func(size int64) int64
 }
 
 // Driver is the driver of one node: its volumes, and the node service of CSI. It is safe for concurrent use.
@@ -41,6 +44,9 @@ type Driver struct {
 // New returns a Driver. It changes nothing on the host.
 func New(o Options) *Driver {
 	o.Mkfs = cmp.Or(o.Mkfs, "mkfs.ext4")
+	if o.Reserve == nil {
+		o.Reserve = func(int64) int64 { return 0 }
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -320,7 +320,7 @@ func TestSpaceIsPromisedOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	d := New(Options{Dir: disk, NodeName: "n1"})
+	d := New(Options{Dir: disk, NodeName: "n1", Reserve: func(size int64) int64 { return size / 100 * 15 }})
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
@@ -347,15 +347,11 @@ func TestSpaceIsPromisedOnce(t *testing.T) {
 }
 
 func TestFree(t *testing.T) {
-	for _, c := range []struct {
-		size, available uint64
-		want            int64
-	}{
-		{100 << 30, 50 << 30, 35 << 30}, {100 << 30, 15 << 30, 0}, {100 << 30, 0, 0}, {0, 0, 0},
-		{1 << 20, 1 << 20, 0}, {1 << 63, 1 << 63, 1 << 62},
+	for _, c := range []struct{ available, reserved, want int64 }{
+		{50 << 30, 15 << 30, 35 << 30}, {15 << 30, 15 << 30, 0}, {0, 15 << 30, 0}, {2<<20 - 1, 0, 1 << 20}, {0, 0, 0},
 	} {
-		if got := free(c.size, c.available); got < c.want || got > c.want+c.want/50 {
-			t.Errorf("free(%d, %d) = %d, want %d", c.size, c.available, got, c.want)
+		if got := free(c.available, c.reserved); got != c.want {
+			t.Errorf("free(%d, %d) = %d, want %d", c.available, c.reserved, got, c.want)
 		}
 	}
 	for in, want := range map[int64]int64{1: minSize, minSize: minSize, minSize + 1: minSize + unit, 1<<63 - 1: 0} {

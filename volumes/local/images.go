@@ -32,9 +32,6 @@ const (
 	unit = 1 << 20
 	// minSize is the smallest size of a volume, in bytes: a smaller ext4 has no journal.
 	minSize = 16 << 20
-	// reservedPercent of the file system of the images stay free, so that volumes do not cause DiskPressure: the
-	// default threshold of imagefs.available is 15 %.
-	reservedPercent = 15
 )
 
 // Errors of the functions of Driver.
@@ -66,14 +63,8 @@ func Size(requested int64) int64 {
 	return max(minSize, (requested+unit-1)/unit*unit)
 }
 
-// free returns the bytes that new volumes can have, of a file system of that size and that many free bytes.
-func free(size, available uint64) int64 {
-	reserved := size / 100 * reservedPercent
-	if available <= reserved {
-		return 0
-	}
-	return int64(min((available-reserved)/unit*unit, 1<<62))
-}
+// free returns the bytes that new volumes can have, of a file system with that many available bytes.
+func free(available, reserved int64) int64 { return max(0, available-reserved) / unit * unit }
 
 // Available returns the bytes that new volumes can have in total.
 func (d *Driver) Available() (int64, error) {
@@ -84,7 +75,8 @@ func (d *Driver) Available() (int64, error) {
 	if err := unix.Statfs(d.opt.Dir, &s); err != nil {
 		return 0, &fs.PathError{Op: "statfs", Path: d.opt.Dir, Err: err}
 	}
-	return free(s.Blocks*uint64(s.Bsize), s.Bavail*uint64(s.Bsize)), nil //nolint:gosec // block sizes are positive
+	size, available := int64(s.Blocks)*s.Bsize, int64(s.Bavail)*s.Bsize //nolint:gosec // below 2^63
+	return free(available, d.opt.Reserve(size)), nil
 }
 
 // Supported returns an error that wraps ErrUnsupported if the host lacks what volumes need.

@@ -63,6 +63,7 @@ var checks = map[string][]testing.InternalTest{
 		{Name: "oom", F: oomKilled},
 		{Name: "reload", F: reload}, // after oom, because it resets memory.oom.group
 		{Name: "commands", F: commands},
+		{Name: "volumes", F: localVolumes},
 		{Name: "restart", F: restart},
 		{Name: "swap", F: limitedSwap},
 		{Name: "removal", F: removal},
