@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,8 +23,8 @@ const maxBody = 1 << 10
 // there is not enough space, and 500. The body is the text of the error.
 func (d *Driver) Handler(enabled func()) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+localvolumes.Path, func(w http.ResponseWriter, _ *http.Request) {
-		out, err := d.list()
+	mux.HandleFunc("GET "+localvolumes.Path, func(w http.ResponseWriter, r *http.Request) {
+		out, err := d.list(r.Context())
 		if err == nil {
 			enabled()
 		}
@@ -47,8 +48,8 @@ func (d *Driver) Handler(enabled func()) http.Handler {
 	return mux
 }
 
-func (d *Driver) list() (localvolumes.List, error) {
-	if err := d.Supported(); err != nil {
+func (d *Driver) list(ctx context.Context) (localvolumes.List, error) {
+	if err := d.Supported(ctx); err != nil {
 		return localvolumes.List{}, err
 	}
 	volumes, err := d.List()

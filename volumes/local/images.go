@@ -79,13 +79,17 @@ func (d *Driver) Available() (int64, error) {
 	return free(available, d.opt.Reserve(size)), nil
 }
 
-// Supported returns an error that wraps ErrUnsupported if the host lacks what volumes need.
-func (d *Driver) Supported() error {
+// Supported returns an error that wraps ErrUnsupported if the host lacks what volumes need. It loads the kernel module
+// of loop devices if they are missing.
+func (d *Driver) Supported(ctx context.Context) error {
 	if _, err := exec.LookPath(d.opt.Mkfs); err != nil {
 		return fmt.Errorf("%w: program %s not found; install e2fsprogs", ErrUnsupported, d.opt.Mkfs)
 	}
-	if _, err := os.Stat(loopControl); err != nil {
-		return fmt.Errorf("%w: no loop devices (%w); load the kernel module loop", ErrUnsupported, err)
+	if _, err := os.Stat(loopControl); err == nil {
+		return nil
+	}
+	if err := runTool(ctx, 0, "modprobe", "loop"); err != nil {
+		return fmt.Errorf("%w: no loop devices: %w", ErrUnsupported, err)
 	}
 	return nil
 }
@@ -195,7 +199,7 @@ func (d *Driver) book(f *os.File, from, to int64) error {
 
 // create creates the image of a volume. The caller holds the lock of the volume.
 func (d *Driver) create(ctx context.Context, name string, size int64) (err error) {
-	if err := d.Supported(); err != nil {
+	if err := d.Supported(ctx); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Join(d.opt.Dir, name), 0o700); err != nil {
