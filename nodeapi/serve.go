@@ -38,7 +38,7 @@ func Serve(ctx context.Context, ln net.Listener, h Handlers) error {
 }
 
 // ServeUntil runs srv on ln until ctx ends and then shuts it down gracefully. Requests have their
-// own context: a short request can finish after ctx has ended.
+// own context: a short request can finish after ctx has ended. One that takes longer is closed.
 func ServeUntil(ctx context.Context, ln net.Listener, srv *http.Server) error {
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ln) }()
@@ -50,8 +50,12 @@ func ServeUntil(ctx context.Context, ln net.Listener, srv *http.Server) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), endGrace)
 	defer cancel()
 	err := srv.Shutdown(grace)
+	if errors.Is(err, context.DeadlineExceeded) {
+		slog.Default().Warn("requests closed at the end of the server", "address", ln.Addr().String())
+		err = srv.Close()
+	}
 	if err != nil {
-		err = errors.Join(fmt.Errorf("shut down %s: %w", ln.Addr(), err), srv.Close())
+		err = fmt.Errorf("shut down %s: %w", ln.Addr(), err)
 	}
 	<-ended //nolint:errcheck // always http.ErrServerClosed
 	return err
