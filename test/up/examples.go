@@ -77,6 +77,7 @@ func (s *server) update(ctx context.Context) error {
 		{"rollout", "status", "deployment/my-nginx", "--timeout=5m"},
 		{"rollout", "history", "deployment/my-nginx"},
 		{"get", "deployments,statefulsets,daemonsets,jobs,cronjobs", "-A", "-o", "wide"},
+		{"get", "persistentvolumeclaims"},
 	} {
 		fmt.Println("\n$ kubectl", strings.Join(args, " "))
 		if err := s.print(ctx, args...); err != nil {

@@ -156,7 +156,9 @@ func (n *node) show(ctx context.Context, s *server) error {
 	defer cancel()
 	ip, err := s.waitExamples(ctx)
 	if err != nil {
-		_ = s.print(ctx, "get", "pods", "-A", "-o", "wide") // shows which pods are missing
+		left := context.WithoutCancel(ctx) // which pods are missing, and why
+		_ = s.print(left, "get", "pods", "-A", "-o", "wide")
+		_ = s.print(left, "get", "events", "-A", "--field-selector", "type=Warning")
 		return err
 	}
 	if err := s.update(ctx); err != nil {
@@ -191,6 +193,7 @@ func (n *node) show(ctx context.Context, s *server) error {
   kubectl exec -it web -c nginx -- sh
   kubectl edit configmap page     # the page in the pod changes within half a second
   kubectl delete pod crash
+  kubectl exec web-0 -- df -h /usr/share/nginx/html     # a volume with the size of its claim
   kubectl scale deployment my-nginx --replicas 5; kubectl rollout undo deployment my-nginx
   kubectl create job hello-now --from=cronjob/hello
   kubectl exec web -c nginx -- bash -c 'exec 3<>/dev/tcp/my-service/80 && echo reached my-service by name'
