@@ -1,14 +1,13 @@
 package main
 
 import (
-	"net/http"
-	"os"
 	"path/filepath"
 
-	"berth/internal/localvolumes"
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/status/events"
 	"berth/node/plugins"
 	"berth/volumes/csi"
-	"berth/volumes/local"
 )
 
 // csiKey is the key of CSIDriver objects in the store.
@@ -23,9 +22,9 @@ func (b *berth) newCSI() {
 	o := csi.Options{
 		RootDir: b.config.RootDir, NodeName: b.config.NodeName, Started: b.agent.Ready(),
 		OnCall: b.metrics.ObserveCSICall, Log: b.log,
-		RunningPods: b.agent.StatusCache.PodsToKeep,
-		BuiltIn:     b.newLocalVolumes(),
-		Saved:       saved, Save: func(state []byte) { b.store.PutNodeValue(csiKey, state) },
+		RunningPods: b.agent.StatusCache.PodsToKeep, OnEvent: b.volumeEvent,
+		BuiltIn: b.newLocalVolumes(),
+		Saved:   saved, Save: func(state []byte) { b.store.PutNodeValue(csiKey, state) },
 	}
 	if b.cluster != nil {
 		o.Client, o.OnChange = b.cluster.client, b.cluster.registration.Trigger
@@ -34,25 +33,21 @@ func (b *berth) newCSI() {
 	b.host.volumes.CSI = b.csi
 }
 
-// localVolumesDir is the directory in the root directory with the volumes of the class local.
-const localVolumesDir = "local-volumes"
-
-// newLocalVolumes creates the driver of the class local. It is registered when a control server first asks for it, and
-// from then on at each start.
-func (b *berth) newLocalVolumes() map[string]csi.BuiltIn {
-	dir := filepath.Join(b.config.RootDir, localVolumesDir)
-	_, err := os.Stat(dir)
-	b.localVolumes = local.New(local.Options{
-		Dir: dir, NodeName: b.config.NodeName, Log: b.log, Reserve: b.config.DiskReserve,
-	})
-	return map[string]csi.BuiltIn{
-		localvolumes.DriverName: {Client: b.localVolumes, Version: local.Version, Enabled: err == nil},
+// volumeEvent records an event about a volume of a pod, and of its claim unless that is nil.
+func (b *berth) volumeEvent(
+	pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, eventType, reason, message string,
+) {
+	ev := events.Event{Type: eventType, Reason: reason, Message: message}
+	b.events.Record(events.PodRefOf(pod), ev)
+	if claim == nil {
+		return
 	}
-}
-
-// localVolumesHandler serves the volumes of the class local to the control server.
-func (b *berth) localVolumesHandler() http.Handler {
-	return b.localVolumes.Handler(func() { b.csi.Enable(localvolumes.DriverName) })
+	ref := events.PodRef{
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, Kind: "PersistentVolumeClaim", APIVersion: "v1",
+	}
+	b.events.PodCreated(ref.UID)
+	b.events.Record(ref, ev)
+	b.events.PodDeleted(ref.UID) // limits how long the events are kept
 }
 
 // pluginWatcher creates the watcher of plugins that announce themselves with a socket.

@@ -5,10 +5,10 @@
 // TearDown for one volume of one pod, from the goroutine of an action that may take long and is
 // repeated with back-off by package agent/plan.
 //
-//	SetUp:    CSIDriver ─► attachment ─► NodeStageVolume ─► NodePublishVolume
+//	SetUp:    CSIDriver ─► attachment ─► NodeStageVolume ─► NodePublishVolume ─► NodeExpandVolume
 //	TearDown: NodeUnpublishVolume
 //	Run:      NodeUnstageVolume of volumes that no pod uses, the CSINode, the Node, and NodePublishVolume
-//	          again for drivers with requiresRepublish
+//	          again for drivers with requiresRepublish, and NodeExpandVolume for claims that have grown
 //
 // What exists is read from the host, in the layout of the kubelet, so that a restart of the agent, a
 // crash at any point and a hand-over from or to the kubelet need no other state:
@@ -22,6 +22,10 @@
 // A vol_data.json is written before the first call and deleted after the last one. While it exists, the
 // volume may be mounted, and the call that removes it is repeated until it succeeds. A staged volume
 // without the mark of berth is that of another program and is not unstaged.
+//
+// A controller expands a volume to the capacity of its PersistentVolume. The node then expands the file system, when
+// the volume is mounted or while it is, and updates the status of the claim. A node cannot watch claims, so Run reads
+// those of running pods once a minute.
 //
 // Each call of a driver has a deadline and ends with its context. Calls for one volume of a driver are
 // serialized, calls for different volumes are not: a driver that does not respond delays only the pods

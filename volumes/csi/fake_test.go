@@ -52,7 +52,8 @@ func newFakeAPI(objects ...runtime.Object) *fakeAPI {
 func (a *fakeAPI) put(o runtime.Object) {
 	resource := map[string]string{
 		"Node": "nodes", "CSINode": "csinodes", "CSIDriver": "csidrivers", "Secret": "secrets",
-		"VolumeAttachment": "volumeattachments",
+		"VolumeAttachment": "volumeattachments", "PersistentVolume": "persistentvolumes",
+		"PersistentVolumeClaim": "persistentvolumeclaims",
 	}[reflect.TypeOf(o).Elem().Name()]
 	m := o.(metav1.Object)
 	a.mu.Lock()
@@ -119,7 +120,7 @@ func (a *fakeAPI) written(what string) {
 }
 
 func (a *fakeAPI) Patch(_ context.Context, r apiclient.Resource, namespace, name string, kind types.PatchType,
-	patch []byte, _ runtime.Object, _ ...string) error {
+	patch []byte, into runtime.Object, _ ...string) error {
 	a.mu.Lock()
 	o, _, err := a.find(r, namespace, name)
 	a.mu.Unlock()
@@ -153,6 +154,9 @@ func (a *fakeAPI) Patch(_ context.Context, r apiclient.Resource, namespace, name
 		return err
 	}
 	a.put(now)
+	if into != nil {
+		reflect.ValueOf(into).Elem().Set(reflect.ValueOf(now.DeepCopyObject()).Elem())
+	}
 	a.written("patch " + r.Name)
 	return nil
 }
@@ -285,6 +289,12 @@ func (n *fakeNode) NodeGetVolumeStats(
 		{Unit: csipb.VolumeUsage_BYTES, Total: 1000, Used: 300, Available: 700},
 		{Unit: csipb.VolumeUsage_INODES, Total: 100, Used: 3, Available: 97},
 	}}, n.record(ctx, "NodeGetVolumeStats", q)
+}
+
+func (n *fakeNode) NodeExpandVolume(
+	ctx context.Context, q *csipb.NodeExpandVolumeRequest,
+) (*csipb.NodeExpandVolumeResponse, error) {
+	return &csipb.NodeExpandVolumeResponse{}, n.record(ctx, "NodeExpandVolume", q)
 }
 
 func (n *fakeNode) NodeUnstageVolume(

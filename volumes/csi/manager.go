@@ -51,6 +51,9 @@ type Options struct {
 	// periodically. Nil: there are none.
 	RunningPods func() []*corev1.Pod
 
+	// OnEvent records an event of a pod, and of its claim unless that is nil. May be nil.
+	OnEvent func(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, eventType, reason, message string)
+
 	// Saved is the last state passed to Save by an earlier run: CSIDriver objects, for a boot without the
 	// server. Nil: none.
 	Saved []byte
@@ -63,6 +66,7 @@ type Options struct {
 	RetryMax      time.Duration // zero: 2 min
 
 	RepublishInterval time.Duration // of drivers with requiresRepublish; zero: 1 min
+	ExpandInterval    time.Duration // of reading the claims of running pods, which may grow; zero: 1 min
 
 	// For tests: connect connects to a driver, mounted reads the mount table, fault may end a test run
 	// between two steps.
@@ -94,6 +98,8 @@ type Manager struct {
 	specs   map[string]cachedSpec
 	node    nodeState
 	removed map[string]bool // deregistered drivers that the CSINode may still have
+
+	expansions map[volumeKey]*expansion
 }
 
 // podVolume identifies a volume of a pod.
@@ -132,7 +138,11 @@ func New(o Options) *Manager {
 	if o.fault == nil {
 		o.fault = func(string) {}
 	}
+	if o.OnEvent == nil {
+		o.OnEvent = func(*corev1.Pod, *corev1.PersistentVolumeClaim, string, string, string) {}
+	}
 	o.RepublishInterval = cmp.Or(o.RepublishInterval, time.Minute)
+	o.ExpandInterval = cmp.Or(o.ExpandInterval, time.Minute)
 	if o.Save == nil {
 		o.Save = func([]byte) {}
 	}
@@ -141,7 +151,7 @@ func New(o Options) *Manager {
 		drivers: map[string]*driver{}, locks: map[volumeKey]*volumeLock{}, calls: map[podVolume]progress{},
 		missing: map[podVolume]bool{}, wanted: map[podVolume]want{}, staged: map[volumeKey]bool{},
 		onHost: map[volumeKey]bool{}, stats: map[podVolume]measurement{}, specs: map[string]cachedSpec{},
-		removed: map[string]bool{}, enabled: map[string]bool{},
+		removed: map[string]bool{}, enabled: map[string]bool{}, expansions: map[volumeKey]*expansion{},
 	}
 	if err := m.restoreSpecs(); err != nil {
 		o.Log.Warn("saved CSIDriver objects unreadable, reading them from the server", "err", err)
@@ -167,6 +177,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.wg.Go(func() { m.syncNodeInfo(ctx) })
 		if m.opt.RunningPods != nil {
 			m.wg.Go(func() { m.republish(ctx) })
+			m.wg.Go(func() { m.expandVolumes(ctx) })
 		}
 	}
 	for name, b := range m.opt.BuiltIn {

@@ -3,11 +3,13 @@ package csi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +35,10 @@ type host struct {
 	mounts   *mountSet
 	endpoint string
 	changes  chan struct{} // signals OnChange; capacity 1
+
+	mu     sync.Mutex
+	events []string
+	pods   []*corev1.Pod // running ones
 }
 
 // newHost starts a manager. The driver is not registered.
@@ -48,6 +54,10 @@ func newHost(t *testing.T, d *fakeNode, objects ...any) *host {
 			h.api.put(o)
 		case *corev1.Secret:
 			h.api.put(o)
+		case *corev1.PersistentVolume:
+			h.api.put(o)
+		case *corev1.PersistentVolumeClaim:
+			h.api.put(o)
 		}
 	}
 	h.changes = make(chan struct{}, 1)
@@ -56,8 +66,22 @@ func newHost(t *testing.T, d *fakeNode, objects ...any) *host {
 		CallTimeout: 10 * time.Second, DriverTimeout: 200 * time.Millisecond, AttachTimeout: 10 * time.Second,
 		RetryMin: 10 * time.Millisecond, OnChange: func() { signal(h.changes) },
 	})
-	h.opt.RunningPods = func() []*corev1.Pod { return []*corev1.Pod{inlinePod("one")} }
-	h.opt.RepublishInterval = 20 * time.Millisecond
+	h.pods = []*corev1.Pod{inlinePod("one")}
+	h.opt.RunningPods = func() []*corev1.Pod {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.pods
+	}
+	h.opt.OnEvent = func(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, kind, reason, message string) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		name := ""
+		if claim != nil {
+			name = claim.Name
+		}
+		h.events = append(h.events, fmt.Sprintf("%s %s %s %s: %s", pod.Name, name, kind, reason, message))
+	}
+	h.opt.RepublishInterval, h.opt.ExpandInterval = 20*time.Millisecond, 20*time.Millisecond
 	h.publishNode()
 	h.api.onWrite = h.publishNode
 	ctx, stop := context.WithCancel(context.Background())

@@ -79,9 +79,7 @@ func (m *Manager) toRepublish() (out []republished) {
 		pods[pod.UID] = pod
 	}
 	for dir, data := range published {
-		// <root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>
-		uid := types.UID(filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(dir)))))
-		if pod := pods[uid]; pod != nil && drivers[data.Driver] && m.Mounted(filepath.Join(dir, publishName)) {
+		if pod := pods[podOf(dir)]; pod != nil && drivers[data.Driver] && m.Mounted(filepath.Join(dir, publishName)) {
 			out = append(out, republished{pod, data, dir})
 		}
 	}

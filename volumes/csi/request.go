@@ -11,12 +11,15 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"berth/podspec"
 )
 
 // request is a volume of a pod.
 type request struct {
 	pod           *corev1.Pod
 	name          string // of the volume in the pod
+	claim         string // name of the PersistentVolumeClaim; empty: an inline volume
 	specName      string // of the PersistentVolume, or of an inline volume in the pod
 	key           volumeKey
 	inline        bool
@@ -27,6 +30,7 @@ type request struct {
 	mountOptions  []string
 	stageSecret   *corev1.SecretReference
 	publishSecret *corev1.SecretReference
+	expandSecret  *corev1.SecretReference
 }
 
 // SpecName returns the name of a volume of a pod in paths: the name of its PersistentVolume, or its own
@@ -40,7 +44,7 @@ func SpecName(vol *corev1.Volume, pv *corev1.PersistentVolume) string {
 
 // newRequest returns the request for a volume of a pod. pv is nil for an inline volume.
 func newRequest(pod *corev1.Pod, vol *corev1.Volume, pv *corev1.PersistentVolume) (request, error) {
-	r := request{pod: pod, name: vol.Name, specName: SpecName(vol, pv)}
+	r := request{pod: pod, name: vol.Name, claim: podspec.ClaimName(pod, vol), specName: SpecName(vol, pv)}
 	switch {
 	case pv != nil && pv.Spec.CSI != nil:
 		src := pv.Spec.CSI
@@ -49,6 +53,7 @@ func newRequest(pod *corev1.Pod, vol *corev1.Volume, pv *corev1.PersistentVolume
 		r.fsType, r.attributes = src.FSType, src.VolumeAttributes
 		r.accessModes, r.mountOptions = pv.Spec.AccessModes, pv.Spec.MountOptions
 		r.stageSecret, r.publishSecret = src.NodeStageSecretRef, src.NodePublishSecretRef
+		r.expandSecret = src.NodeExpandSecretRef
 	case pv == nil && vol.CSI != nil:
 		src := vol.CSI
 		r.inline, r.key = true, volumeKey{src.Driver, inlineHandle(pod.UID, vol.Name)}
@@ -209,7 +214,15 @@ func (r request) publish(in inputs, staging, target string) *csipb.NodePublishVo
 	}
 }
 
-// capability is the volume capability of both calls.
+// expand returns the request of NodeExpandVolume. staging is empty if the volume is not staged.
+func (r request) expand(in inputs, staging, target string, bytes int64) *csipb.NodeExpandVolumeRequest {
+	return &csipb.NodeExpandVolumeRequest{
+		VolumeId: r.key.handle, VolumePath: target, StagingTargetPath: staging, Secrets: in.secrets,
+		CapacityRange: &csipb.CapacityRange{RequiredBytes: bytes}, VolumeCapability: r.capability(in.caps),
+	}
+}
+
+// capability is the volume capability of the calls.
 func (r request) capability(caps capabilities) *csipb.VolumeCapability {
 	mount := &csipb.VolumeCapability_MountVolume{FsType: r.fsType, MountFlags: r.mountOptions}
 	if gid := r.fsGroup(); gid != nil && caps.has(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {

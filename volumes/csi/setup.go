@@ -17,6 +17,7 @@ const (
 	opAttach      = "MountVolume.WaitForAttach"
 	opMountDevice = "MountVolume.MountDevice"
 	opSetUp       = "MountVolume.SetUp"
+	opExpand      = "MountVolume.NodeExpandVolume"
 )
 
 // SetUp stages and publishes a volume of a pod. pv is the PersistentVolume that the claim of the volume
@@ -74,6 +75,9 @@ func (m *Manager) SetUp(
 	}
 	if err := m.publishVolume(ctx, d, r, in, staging); err != nil {
 		return false, r.failed(opSetUp, err)
+	}
+	if err := m.expandAtMount(ctx, d, r, in.caps); err != nil {
+		return false, r.failed(opExpand, err)
 	}
 	return r.appliesFSGroup(in.spec, in.caps), nil
 }

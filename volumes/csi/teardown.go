@@ -240,6 +240,7 @@ func (m *Manager) unstage(ctx context.Context, dir string, data volumeData) erro
 	}
 	m.mu.Lock()
 	delete(m.staged, data.key())
+	delete(m.expansions, data.key())
 	m.mu.Unlock()
 	target := filepath.Join(dir, stagingName)
 	if caps.stages() {
