@@ -17,8 +17,8 @@ type Feature string
 // that Kubernetes ignores on Linux nodes, have no feature.
 const (
 	FeatureResourceClaims   Feature = "resource-claims"
+	FeatureBlockVolumes     Feature = "block-volumes" // supported, but not by nodes of earlier versions
 	FeatureBindMountOptions Feature = "bind-mount-options"
-	FeatureBlockVolumes     Feature = "block-volumes"
 	FeatureCSIVolumes       Feature = "csi-volumes" // supported, but not by nodes of earlier versions
 	FeatureInTreeVolumes    Feature = "in-tree-volumes"
 )
@@ -47,7 +47,11 @@ func UnsupportedFeatures() []Feature {
 // FeatureUses returns the fields of a pod that use a feature that some nodes do not support, in the
 // order of the table.
 func FeatureUses(pod *corev1.Pod) (uses []FeatureUse) {
-	for _, row := range slices.Concat(unsupported, unsupportedEarlier) {
+	return featureUses(pod, slices.Concat(unsupported, unsupportedEarlier))
+}
+
+func featureUses(pod *corev1.Pod, table []unsupportedField) (uses []FeatureUse) {
+	for _, row := range table {
 		if row.feature == "" {
 			continue
 		}
@@ -58,11 +62,11 @@ func FeatureUses(pod *corev1.Pod) (uses []FeatureUse) {
 	return uses
 }
 
-// ContainerFeatureUses returns the fields of one container that use an unsupported feature. Their
-// paths begin at the container.
+// ContainerFeatureUses returns the fields of one container that use a feature that this version does not
+// support. Their paths begin at the container.
 func ContainerFeatureUses(c *corev1.Container) (uses []FeatureUse) {
 	const prefix = "spec.containers[0]."
-	for _, u := range FeatureUses(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*c}}}) {
+	for _, u := range featureUses(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*c}}}, unsupported) {
 		u.Path = field.NewPath(strings.TrimPrefix(u.Path.String(), prefix))
 		uses = append(uses, u)
 	}

@@ -129,7 +129,8 @@ func TestContainerFeatureUses(t *testing.T) {
 	if len(uses) != 1 || uses[0].Feature != FeatureBindMountOptions || uses[0].String() != want {
 		t.Errorf("got %v, want %q", uses, want)
 	}
-	if uses := ContainerFeatureUses(&corev1.Container{Name: "c"}); len(uses) > 0 {
-		t.Errorf("a plain container: got %v", uses)
+	c = &corev1.Container{Name: "c", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}
+	if uses := ContainerFeatureUses(c); len(uses) > 0 {
+		t.Errorf("a container with fields that are supported: got %v", uses)
 	}
 }

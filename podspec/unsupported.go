@@ -59,7 +59,7 @@ var unsupported = []unsupportedField{
 	{
 		reject, projections("podCertificate", hasPodCertificate), "pod certificates require an API server", "",
 	},
-	{reject, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet", FeatureBlockVolumes},
+	{reject, inContainers("volumeDevices", hasDevices), "raw block volumes require an API server", ""},
 	{reject, bindOptions, "bind mount options are not supported yet", FeatureBindMountOptions},
 
 	// Resources.
@@ -148,6 +148,7 @@ var unsupported = []unsupportedField{
 // with such a field are not taken over from the kubelet either.
 var unsupportedEarlier = []unsupportedField{
 	{reject, volumesOf("csi"), "volumes of type %s are not supported here", FeatureCSIVolumes},
+	{reject, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported here", FeatureBlockVolumes},
 }
 
 const schedulingIgnored = "has no effect on a standalone node: the pod always runs on this node"

@@ -27,12 +27,11 @@ func resolveClaim(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) (*core
 	if bound == nil {
 		return nil, fmt.Errorf("PersistentVolumeClaim %q is not bound", name)
 	}
-	if m := bound.Spec.VolumeMode; m != nil && *m == corev1.PersistentVolumeBlock {
-		return nil, &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
-			"PersistentVolume %q has volumeMode Block: raw block volumes are not supported yet", bound.Name)}
-	}
 	out := &corev1.Volume{Name: vol.Name}
 	switch src := &bound.Spec.PersistentVolumeSource; {
+	case src.HostPath != nil && isBlock(bound):
+		return nil, &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
+			"PersistentVolume %q: a hostPath volume cannot have volumeMode Block", bound.Name)}
 	case src.HostPath != nil:
 		out.HostPath = src.HostPath
 	case src.Local != nil:
@@ -65,6 +64,18 @@ func localPath(pod *corev1.Pod, vol *corev1.Volume, objs plan.Objects) string {
 	return bound.Spec.Local.Path
 }
 
+// setUpLocalDevice checks that a local volume with volumeMode Block is a block device.
+func setUpLocalDevice(path string) error {
+	fi, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("local volume: %w", err)
+	case fi.Mode()&fs.ModeDevice == 0 || fi.Mode()&fs.ModeCharDevice != 0:
+		return invalid("local volume %s has volumeMode Block and is not a block device", path)
+	}
+	return nil
+}
+
 // setUpLocal checks that the directory of a local volume exists, and applies the pod's fsGroup to it. Nothing is
 // created: a missing directory may be a disk that is not mounted.
 func (v *Volumes) setUpLocal(ctx context.Context, pod *corev1.Pod, path string) error {
@@ -79,7 +90,7 @@ func (v *Volumes) setUpLocal(ctx context.Context, pod *corev1.Pod, path string) 
 		return fmt.Errorf("local volume: %w", err)
 	case fi.Mode()&fs.ModeDevice != 0:
 		return &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
-			"local volume %s is a block device: only directories are supported", path)}
+			"local volume %s is a block device: only directories and volumeMode Block are supported", path)}
 	case !fi.IsDir():
 		return invalid("local volume %s is not a directory", path)
 	}

@@ -35,7 +35,7 @@ func TestClaims(t *testing.T) {
 		{"directory of a local volume is missing", new(local(data + "/missing")), "", "does not exist", false},
 		{"local volume is a file", new(local(data + "/file")), "", "is not a directory", false},
 		{"path with dots", new(local(data + "/../x")), "", "without '..'", false},
-		{"block", &raw, "", "raw block volumes are not supported", true},
+		{"block", &raw, "", "has volumeMode Block, but is specified in volumeMounts", false},
 		{"other kind", &corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
 			NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/"}}}, "", "only hostPath, local and csi", true},
 		{"not bound", nil, "", `PersistentVolumeClaim "data" is not bound`, false},

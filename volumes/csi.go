@@ -26,6 +26,8 @@ type CSI interface {
 	Mounted(path string) bool
 	// SELinuxRelabel reports whether the file system mounted at path supports SELinux labels.
 	SELinuxRelabel(path string) bool
+	// DevicePath returns the device file on the host of a raw block volume, which is a mount point while it is set up.
+	DevicePath(uid types.UID, specName string) string
 	// Progress describes what a call of SetUp or TearDown waits for; empty: no call is in progress.
 	Progress(uid types.UID, specName string) string
 }
@@ -38,7 +40,10 @@ const csiData = "vol_data.json"
 
 // mountDir returns the directory of a volume that containers mount.
 func (v *Volumes) mountDir(uid types.UID, k kind, name string, m marker) string {
-	if k == csi {
+	switch {
+	case k == csi && m.Block && v.CSI != nil:
+		return v.CSI.DevicePath(uid, m.SpecName)
+	case k == csi:
 		return filepath.Join(v.volumeDir(uid, k, m.SpecName), csiMount)
 	}
 	return v.volumeDir(uid, k, name)
@@ -54,7 +59,7 @@ func (v *Volumes) mountCSI(
 	}
 	m := marker{Version: version, Boot: v.boot, SpecName: vol.Name, Incomplete: true}
 	if pv != nil {
-		m.SpecName = pv.Name
+		m.SpecName, m.Block = pv.Name, isBlock(pv)
 	}
 	if err := checkNames(m.SpecName); err != nil {
 		return err
@@ -145,6 +150,15 @@ func (v *Volumes) tearDownSpec(ctx context.Context, uid types.UID, specName stri
 // tearDownAll unmounts the csi volumes of a pod that their driver must unmount, including those without a marker,
 // which another agent has set up.
 func (v *Volumes) tearDownAll(ctx context.Context, uid types.UID) error {
+	devices, err := os.ReadDir(filepath.Join(v.podDir(uid), devicesDir, csi.dirName()))
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	for _, e := range devices {
+		if err := v.tearDownSpec(ctx, uid, e.Name()); err != nil {
+			return err
+		}
+	}
 	entries, err := os.ReadDir(filepath.Join(v.podDir(uid), volumesDir, csi.dirName()))
 	if err != nil && !os.IsNotExist(err) {
 		return err

@@ -31,6 +31,7 @@ const (
 	kindPrefix   = "kubernetes.io~"
 	trashPrefix  = ".trash-"
 	volumesDir   = "volumes"
+	devicesDir   = "volumeDevices"
 	pluginsDir   = "plugins"
 	subPathsDir  = "volume-subpaths"
 	containerDir = "containers"

@@ -19,6 +19,7 @@ type marker struct {
 	// Of a csi volume: its name in paths, and whether its setup was started and has not succeeded.
 	SpecName   string `json:"specName,omitempty"`
 	Incomplete bool   `json:"incomplete,omitempty"`
+	Block      bool   `json:"block,omitempty"` // a raw block volume
 }
 
 // writeMarker replaces the marker atomically.

@@ -135,7 +135,10 @@ func (v *Volumes) mount(
 	if vol == nil {
 		return invalid("the pod has no such volume")
 	}
-	local, spec := localPath(pod, vol, objs), vol
+	local, spec, bound := localPath(pod, vol, objs), vol, boundVolume(pod, vol, objs)
+	if err := checkMode(pod, vol, isBlock(bound)); err != nil {
+		return err
+	}
 	vol, err := resolveClaim(pod, vol, objs)
 	if err != nil {
 		return err
@@ -149,7 +152,7 @@ func (v *Volumes) mount(
 	case ok && recorded.Version == version:
 		return nil
 	case k == csi:
-		return v.mountCSI(ctx, pod, spec, boundVolume(pod, spec, objs), version)
+		return v.mountCSI(ctx, pod, spec, bound, version)
 	}
 	m := marker{Version: version, Boot: v.boot}
 	switch {
@@ -157,6 +160,8 @@ func (v *Volumes) mount(
 		m.Mounted = recorded.Mounted // in use: the pod may have changed its mode and owners
 	case k == emptyDir:
 		m.Mounted, err = v.mountEmptyDir(ctx, pod, vol)
+	case local != "" && isBlock(bound):
+		err = setUpLocalDevice(local)
 	case local != "":
 		err = v.setUpLocal(ctx, pod, local)
 	case k == hostPath:

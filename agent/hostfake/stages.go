@@ -216,6 +216,12 @@ func (h *Host) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, 
 	return slices.Clone(h.VolumeMounts), nil
 }
 
+// ContainerDevices returns no devices.
+func (h *Host) ContainerDevices(context.Context, *corev1.Pod, *corev1.Container, plan.Objects) ([]plan.DeviceNode,
+	error) {
+	return nil, nil
+}
+
 // Run runs a hook, recorded as "hook pod/container".
 func (h *Host) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, _ *corev1.LifecycleHandler, _ string,
 	_ []string) error {

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -27,6 +28,8 @@ type BuildRun struct {
 	Mounts interface {
 		ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32,
 			objs plan.Objects, sb plan.Sandbox) ([]plan.Mount, error)
+		ContainerDevices(ctx context.Context, pod *corev1.Pod, c *corev1.Container,
+			objs plan.Objects) ([]plan.DeviceNode, error)
 		EnvFiles(pod *corev1.Pod, c *corev1.Container) plan.EnvFiles
 	}
 	Devices interface { // nil: the node has none
@@ -101,6 +104,11 @@ func (b *BuildRun) start(ctx context.Context, ac actionContext, a plan.StartCont
 	if err != nil {
 		return err
 	}
+	devices, err := b.Mounts.ContainerDevices(ctx, ac.pod, c, ac.objects)
+	if err != nil {
+		return err
+	}
+	setup.Devices.Nodes = append(slices.Clip(setup.Devices.Nodes), devices...)
 	names := []string{c.Image}
 	for i := range mounts {
 		name := mounts[i].Image

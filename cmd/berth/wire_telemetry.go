@@ -89,7 +89,7 @@ func (b *berth) metricsState() telemetry.State {
 func claimState(c stats.ClaimStats) telemetry.ClaimState {
 	return telemetry.ClaimState{
 		Namespace: c.Namespace, Claim: c.Claim, Capacity: c.Capacity, Available: c.Available, Used: c.Used,
-		Inodes: c.Inodes, InodesFree: c.InodesFree, InodesUsed: c.InodesUsed,
+		Inodes: c.Inodes, InodesFree: c.InodesFree, InodesUsed: c.InodesUsed, Abnormal: c.Abnormal,
 	}
 }
 

@@ -34,6 +34,7 @@ type ClaimState struct {
 	Namespace, Claim               string
 	Capacity, Available, Used      uint64 // bytes
 	Inodes, InodesFree, InodesUsed uint64
+	Abnormal                       *bool // health of the volume; nil: not known
 }
 
 // RegisterState registers the gauges of State. read is called for every scrape, concurrently.
@@ -85,6 +86,9 @@ var claimMetrics = []struct {
 		func(c *ClaimState) uint64 { return c.InodesUsed }},
 }
 
+var descAbnormal = claimDesc("health_status_abnormal",
+	"Whether the volume is abnormal (1) or healthy (0), if its CSI driver reports that.")
+
 func claimDesc(name, help string) *prometheus.Desc {
 	return stateDesc("kubelet_volume_stats_"+name, help, "namespace", "persistentvolumeclaim")
 }
@@ -93,6 +97,7 @@ func (c stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range claimMetrics {
 		ch <- c.desc
 	}
+	ch <- descAbnormal
 	for _, d := range []*prometheus.Desc{
 		descRunningPods, descDesiredPods, descContainers, descVolumes, descInvalidManifests, descDegraded,
 		descClientTTL, descServerTTL,
@@ -122,6 +127,13 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for i := range s.Claims {
 		for _, c := range claimMetrics {
 			set(c.desc, float64(c.value(&s.Claims[i])), s.Claims[i].Namespace, s.Claims[i].Claim)
+		}
+		if abnormal := s.Claims[i].Abnormal; abnormal != nil {
+			value := 0.0
+			if *abnormal {
+				value = 1
+			}
+			set(descAbnormal, value, s.Claims[i].Namespace, s.Claims[i].Claim)
 		}
 	}
 	set(descInvalidManifests, float64(s.InvalidManifests))

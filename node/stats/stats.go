@@ -257,10 +257,14 @@ func (sc *Collector) driverStats(pod *corev1.Pod) (out []server.VolumeStats) {
 		if specNames[v.Name] == "" || !ok {
 			continue
 		}
-		out = append(out, server.VolumeStats{Name: v.Name, Claim: podspec.ClaimName(pod, v), FsStats: server.FsStats{
+		stats := server.VolumeStats{Name: v.Name, Claim: podspec.ClaimName(pod, v), FsStats: server.FsStats{
 			Timestamp: s.At, Capacity: s.Capacity, Available: s.Available, Used: s.Used,
 			Inodes: s.Inodes, InodesFree: s.InodesFree, InodesUsed: s.InodesUsed,
-		}})
+		}}
+		if s.Condition != nil {
+			stats.Abnormal = &s.Condition.Abnormal
+		}
+		out = append(out, stats)
 	}
 	return out
 }
@@ -268,6 +272,7 @@ func (sc *Collector) driverStats(pod *corev1.Pod) (out []server.VolumeStats) {
 // ClaimStats is the usage of the volume of a PersistentVolumeClaim.
 type ClaimStats struct {
 	Namespace, Claim string
+	Abnormal         *bool // health of the volume; nil: not known
 	server.FsStats
 }
 
@@ -279,7 +284,7 @@ func (sc *Collector) ClaimStats() (out []ClaimStats) {
 			claim := types.NamespacedName{Namespace: s.Pod.Namespace, Name: v.Claim}
 			if v.Claim != "" && !seen[claim] {
 				seen[claim] = true
-				out = append(out, ClaimStats{claim.Namespace, claim.Name, v.FsStats})
+				out = append(out, ClaimStats{claim.Namespace, claim.Name, v.Abnormal, v.FsStats})
 			}
 		}
 	}

@@ -58,6 +58,11 @@ func addRootDir(l *install.RemovalSpec, c *nodeconfig.Config, kubelet bool) (sha
 		csi := filepath.Join(c.RootDir, "plugins", "kubernetes.io", "csi")
 		entries, _ := os.ReadDir(csi) // the removal reports the error
 		for _, e := range entries {
+			if e.Name() == "volumeDevices" { // of raw block volumes
+				for _, sub := range []string{"staging", "publish"} {
+					l.EmptyDirs = append(l.EmptyDirs, filepath.Join(csi, e.Name(), sub))
+				}
+			}
 			l.EmptyDirs = append(l.EmptyDirs, filepath.Join(csi, e.Name()))
 		}
 		l.EmptyDirs = append(l.EmptyDirs, csi, filepath.Dir(csi), filepath.Join(c.RootDir, "plugins"),

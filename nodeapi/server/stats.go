@@ -50,6 +50,7 @@ type VolumeStats struct {
 	Name  string
 	Claim string // its PersistentVolumeClaim; empty: none
 	FsStats
+	Abnormal *bool // health that its CSI driver reports; nil: not known
 }
 
 // Usage is the usage of one cgroup and its descendants. A value that the kernel does not provide is

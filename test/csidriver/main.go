@@ -1,5 +1,6 @@
 // Command csidriver is a CSI driver for tests, with the node service of csi-driver-host-path and the registration of
-// node-driver-registrar: volumes are directories that are bind-mounted.
+// node-driver-registrar: volumes are directories that are bind-mounted, file systems of a size in memory if they have
+// the attribute "size", or image files with a loop device if they are raw block volumes.
 //
 //	csidriver ROOT NAME DATA
 //
@@ -47,7 +48,8 @@ type driver struct {
 	mu      sync.Mutex
 	hang    map[string]bool
 	fail    map[string]string
-	changed chan struct{} // closed and replaced on every change
+	devices map[string]*device // of raw block volumes that are staged, by handle
+	changed chan struct{}      // closed and replaced on every change
 }
 
 func run(args []string) error {
@@ -55,7 +57,8 @@ func run(args []string) error {
 		return errors.New("want ROOT NAME DATA")
 	}
 	root, name, data := args[0], args[1], args[2]
-	d := &driver{name: name, data: data, endpoint: filepath.Join(root, "plugins", name, "csi.sock")}
+	d := &driver{name: name, data: data, endpoint: filepath.Join(root, "plugins", name, "csi.sock"),
+		devices: map[string]*device{}}
 	d.reset()
 	node, err := serve(d.endpoint, d.logCalls, func(s *grpc.Server) {
 		csipb.RegisterIdentityServer(s, d)
@@ -191,7 +194,7 @@ func (d *driver) NodeGetCapabilities(
 	out := &csipb.NodeGetCapabilitiesResponse{}
 	for _, t := range []csipb.NodeServiceCapability_RPC_Type{
 		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME,
 	} {
 		out.Capabilities = append(out.Capabilities, &csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{
 			Rpc: &csipb.NodeServiceCapability_RPC{Type: t}}})
@@ -238,10 +241,21 @@ func (d *driver) NodeStageVolume(
 	_ context.Context, q *csipb.NodeStageVolumeRequest,
 ) (*csipb.NodeStageVolumeResponse, error) {
 	volume := filepath.Join(d.data, q.GetVolumeId())
-	if err := os.MkdirAll(volume, 0o755); err != nil {
-		return nil, err
+	size, err := sizeOf(q.GetVolumeContext())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	return &csipb.NodeStageVolumeResponse{}, bind(volume, q.GetStagingTargetPath(), false)
+	switch {
+	case q.GetVolumeCapability().GetBlock() != nil:
+		err = errors.Join(os.MkdirAll(d.data, 0o755), d.attach(q.GetVolumeId(), size))
+	case size > 0:
+		err = mountTmpfs(q.GetStagingTargetPath(), size)
+	default:
+		if err = os.MkdirAll(volume, 0o755); err == nil {
+			err = bind(volume, q.GetStagingTargetPath(), false)
+		}
+	}
+	return &csipb.NodeStageVolumeResponse{}, err
 }
 
 func (d *driver) NodePublishVolume(
@@ -260,6 +274,9 @@ func (d *driver) NodePublishVolume(
 	}
 	if from == "" {
 		return nil, status.Error(codes.InvalidArgument, "no staging target path")
+	}
+	if q.GetVolumeCapability().GetBlock() != nil {
+		return &csipb.NodePublishVolumeResponse{}, d.publishDevice(q.GetVolumeId(), q.GetTargetPath())
 	}
 	return &csipb.NodePublishVolumeResponse{}, bind(from, q.GetTargetPath(), q.GetReadonly())
 }
@@ -281,7 +298,7 @@ func (d *driver) NodeUnpublishVolume(
 func (d *driver) NodeUnstageVolume(
 	_ context.Context, q *csipb.NodeUnstageVolumeRequest,
 ) (*csipb.NodeUnstageVolumeResponse, error) {
-	return &csipb.NodeUnstageVolumeResponse{}, unbind(q.GetStagingTargetPath())
+	return &csipb.NodeUnstageVolumeResponse{}, errors.Join(unbind(q.GetStagingTargetPath()), d.detach(q.GetVolumeId()))
 }
 
 func (d *driver) NodeGetVolumeStats(

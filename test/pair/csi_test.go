@@ -198,7 +198,9 @@ func (p *Pair) csiMounts() (out []string) {
 // csiFiles returns what is left of CSI volumes on the host.
 func (p *Pair) csiFiles() (out []string) {
 	p.t.Helper()
-	for _, pattern := range []string{"plugins/kubernetes.io/csi/*/*", "pods/*/volumes/kubernetes.io~csi/*"} {
+	for _, pattern := range []string{"plugins/kubernetes.io/csi/" + csiName + "/*",
+		"plugins/kubernetes.io/csi/volumeDevices/pv-*", "plugins/kubernetes.io/csi/volumeDevices/*/pv-*",
+		"pods/*/volumes/kubernetes.io~csi/*", "pods/*/volumeDevices/kubernetes.io~csi/*"} {
 		found, err := filepath.Glob(filepath.Join(p.Agent.RootDir, pattern))
 		if err != nil {
 			p.t.Fatal(err)
@@ -236,8 +238,10 @@ func TestCSIVolumes(t *testing.T) {
 	}
 	uid := p.field("pod", "one", ".metadata.uid")
 	p.checkLayout(uid, d)
+	p.startDevicePods()
 	p.killAgent(uid, d)
 	p.hangingDriver(d)
+	p.checkExpansion(d)
 
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=4m")
 	p.waitUntil("all CSI volumes to be unmounted and removed", func() string {

@@ -134,11 +134,10 @@ func (m *Manager) callExpand(
 		v = r.podVolume()
 	}
 	if caps.stages() {
-		staging = filepath.Join(m.stagedDir(r.key), stagingName)
+		staging = m.stagingTarget(r)
 	}
-	target := filepath.Join(m.podVolumeDir(r.pod.UID, r.specName), publishName)
 	return m.call(ctx, d, v, "NodeExpandVolume", func(ctx context.Context) error {
-		_, err := d.client.NodeExpandVolume(ctx, r.expand(in, staging, target, capacity.Value()))
+		_, err := d.client.NodeExpandVolume(ctx, r.expand(in, staging, m.publishTarget(r), capacity.Value()))
 		return err
 	})
 }
@@ -212,7 +211,8 @@ func (m *Manager) updateClaim(
 	}
 }
 
-// expandVolumes expands the volumes of running pods whose claims have grown, until ctx ends. Nodes cannot watch claims.
+// expandVolumes expands the volumes of running pods whose claims have grown, until ctx ends. Nodes cannot watch
+// claims.
 func (m *Manager) expandVolumes(ctx context.Context) {
 	tick := time.NewTicker(m.opt.ExpandInterval)
 	defer tick.Stop()
@@ -234,7 +234,7 @@ func (m *Manager) startExpansions(ctx context.Context) {
 	}
 	pods := map[types.UID]bool{} // with volumes of drivers that can expand them
 	for dir, data := range published {
-		if d, err := m.registered(data.Driver); err == nil && m.canExpand(ctx, d) {
+		if d, err := m.registered(data.Driver); err == nil && m.hasCapability(ctx, d, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME) {
 			pods[podOf(dir)] = true
 		}
 	}
@@ -251,18 +251,19 @@ func (m *Manager) startExpansions(ctx context.Context) {
 	}
 }
 
-// canExpand reports whether a driver can expand volumes. It does not wait for the driver: if its capabilities are not
+// hasCapability reports whether a driver has a capability. It does not wait for the driver: if its capabilities are not
 // known yet, they are by a later call.
-func (m *Manager) canExpand(ctx context.Context, d *driver) bool {
+func (m *Manager) hasCapability(ctx context.Context, d *driver, t csipb.NodeServiceCapability_RPC_Type) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.caps == nil {
 		m.wg.Go(func() { _, _ = m.capabilitiesOf(ctx, d, podVolume{}) })
 	}
-	return d.caps.has(csipb.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	return d.caps.has(t)
 }
 
-// podOf returns the pod of a volume's directory: <root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>.
+// podOf returns the pod of a directory of publishedVolumes:
+// <root>/pods/<uid>/<volumes or volumeDevices>/kubernetes.io~csi/<volume>.
 func podOf(dir string) types.UID {
 	return types.UID(filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(dir)))))
 }
@@ -279,9 +280,13 @@ func (m *Manager) startExpansion(
 		m.opt.Log.Debug("expansion not checked", "pod", pod.Namespace+"/"+pod.Name, "volumeName", vol.Name, "err", err)
 		return true
 	}
-	dir := m.podVolumeDir(pod.UID, claim.Spec.VolumeName)
-	data, is := published[dir]
-	if !is || !m.Mounted(filepath.Join(dir, publishName)) {
+	data, is := published[m.podVolumeDir(pod.UID, claim.Spec.VolumeName)]
+	path := m.Path(pod, claim.Spec.VolumeName)
+	if !is {
+		data, is = published[m.podDevice(pod.UID, claim.Spec.VolumeName)]
+		path = m.DevicePath(pod.UID, claim.Spec.VolumeName)
+	}
+	if !is || !m.Mounted(path) {
 		return false
 	}
 	d, err := m.registered(data.Driver)
@@ -299,7 +304,7 @@ func (m *Manager) startExpansion(
 	}
 	e.busy = true
 	m.wg.Go(func() {
-		err := m.expandPublished(ctx, d, pod, vol, claim, dir)
+		err := m.expandPublished(ctx, d, pod, vol, claim, path)
 		m.mu.Lock()
 		m.expansionOf(data.key()).busy = false
 		m.mu.Unlock()
@@ -316,7 +321,8 @@ func (m *Manager) startExpansion(
 
 // expandPublished expands a volume that is published for a running pod.
 func (m *Manager) expandPublished(
-	ctx context.Context, d *driver, pod *corev1.Pod, vol *corev1.Volume, claim *corev1.PersistentVolumeClaim, dir string,
+	ctx context.Context, d *driver, pod *corev1.Pod, vol *corev1.Volume, claim *corev1.PersistentVolumeClaim,
+	path string,
 ) error {
 	var pv corev1.PersistentVolume
 	if err := m.opt.Client.Get(ctx, apiclient.PersistentVolumes, "", claim.Spec.VolumeName, &pv); err != nil {
@@ -335,8 +341,8 @@ func (m *Manager) expandPublished(
 		return err
 	}
 	defer unlock()
-	if _, exists, err := readData(dir); err != nil || !exists {
-		return err // unpublished meanwhile
+	if !m.Mounted(path) {
+		return nil // unpublished meanwhile
 	}
 	return m.expandVolume(ctx, d, r, caps, claim, &pv)
 }

@@ -62,7 +62,8 @@ func decideExpand(in expandInputs) expandStep {
 
 // mayExpand reports whether the PersistentVolume has to be read to decide about an expansion.
 func mayExpand(claim *corev1.PersistentVolumeClaim, node resource.Quantity) bool {
-	has, requested := claim.Status.Capacity[corev1.ResourceStorage], claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	has := claim.Status.Capacity[corev1.ResourceStorage]
+	requested := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	pending := slices.ContainsFunc(claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
 		return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending && c.Status == corev1.ConditionTrue
 	})

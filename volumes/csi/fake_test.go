@@ -197,12 +197,14 @@ func (a *fakeAPI) Delete(
 // fakeNode is a driver whose mounts are in memory.
 type fakeNode struct {
 	csipb.UnimplementedNodeServer
-	mu     sync.Mutex
-	caps   []csipb.NodeServiceCapability_RPC_Type
-	info   *csipb.NodeGetInfoResponse
-	calls  []string
-	last   map[string]any                                        // the last request by method
-	handle func(ctx context.Context, method string, q any) error // before each call; nil: nothing
+	mu    sync.Mutex
+	caps  []csipb.NodeServiceCapability_RPC_Type
+	info  *csipb.NodeGetInfoResponse
+	calls []string
+
+	condition *Condition
+	last      map[string]any                                        // the last request by method
+	handle    func(ctx context.Context, method string, q any) error // before each call; nil: nothing
 }
 
 func newFakeNode(caps ...csipb.NodeServiceCapability_RPC_Type) *fakeNode {
@@ -285,10 +287,15 @@ func (n *fakeNode) NodeUnpublishVolume(
 func (n *fakeNode) NodeGetVolumeStats(
 	ctx context.Context, q *csipb.NodeGetVolumeStatsRequest,
 ) (*csipb.NodeGetVolumeStatsResponse, error) {
-	return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{
+	n.mu.Lock()
+	condition := n.condition
+	n.mu.Unlock()
+	r := &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{
 		{Unit: csipb.VolumeUsage_BYTES, Total: 1000, Used: 300, Available: 700},
 		{Unit: csipb.VolumeUsage_INODES, Total: 100, Used: 3, Available: 97},
-	}}, n.record(ctx, "NodeGetVolumeStats", q)
+	}}
+	setCondition(r, condition)
+	return r, n.record(ctx, "NodeGetVolumeStats", q)
 }
 
 func (n *fakeNode) NodeExpandVolume(
@@ -348,14 +355,17 @@ func (s *mountSet) mounted(path string) (bool, error) {
 	return s.set[path], nil
 }
 
-func (s *mountSet) put(path string, mounted bool) {
+// put changes an entry and reports whether that is a change.
+func (s *mountSet) put(path string, mounted bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	was := s.set[path]
 	if mounted {
 		s.set[path] = true
 	} else {
 		delete(s.set, path)
 	}
+	return was != mounted
 }
 
 func (s *mountSet) all() []string {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,12 +153,18 @@ func owned(dir string) bool {
 // volume, including pods of another program: a volume that a kubelet uses is not unstaged either.
 func (m *Manager) publishedVolumes() (map[string]volumeData, error) {
 	pattern := filepath.Join(literal.Replace(m.opt.RootDir), "pods", "*", "volumes", podVolumesDir, "*")
-	return m.readAll(pattern, publishName)
+	out, err := m.readAll(pattern, publishName)
+	_, block, blockErr := m.blockVolumes()
+	maps.Copy(out, block)
+	return out, errors.Join(err, blockErr)
 }
 
 // stagedVolumes lists the volumes that may be staged, by their directory.
 func (m *Manager) stagedVolumes() (map[string]volumeData, error) {
-	return m.readAll(filepath.Join(literal.Replace(m.pluginDir()), "*", "*"), stagingName)
+	out, err := m.readAll(filepath.Join(literal.Replace(m.pluginDir()), "*", "*"), stagingName)
+	block, _, blockErr := m.blockVolumes()
+	maps.Copy(out, block)
+	return out, errors.Join(err, blockErr)
 }
 
 // literal escapes the characters that have a meaning in patterns.

@@ -51,6 +51,8 @@ type Options struct {
 	// periodically. Nil: there are none.
 	RunningPods func() []*corev1.Pod
 
+	// VolumeName returns the name in a pod of the volume with a name in paths. Nil: the name in paths.
+	VolumeName func(pod *corev1.Pod, specName string) string
 	// OnEvent records an event of a pod, and of its claim unless that is nil. May be nil.
 	OnEvent func(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, eventType, reason, message string)
 
@@ -66,12 +68,15 @@ type Options struct {
 	RetryMax      time.Duration // zero: 2 min
 
 	RepublishInterval time.Duration // of drivers with requiresRepublish; zero: 1 min
+	StatsAge          time.Duration // of statistics when they are measured again; zero: 1 min
+	HealthInterval    time.Duration // of checking the health of volumes; zero: 1 min
 	ExpandInterval    time.Duration // of reading the claims of running pods, which may grow; zero: 1 min
 
-	// For tests: connect connects to a driver, mounted reads the mount table, fault may end a test run
-	// between two steps.
+	// For tests: connect connects to a driver, mounted reads the mount table, devices handles device files,
+	// fault may end a test run between two steps.
 	connect func(endpoint string) (nodeClient, error)
 	mounted func(path string) (bool, error)
+	devices deviceFiles
 	fault   func(step string)
 }
 
@@ -135,6 +140,9 @@ func New(o Options) *Manager {
 	if o.mounted == nil {
 		o.mounted = isMounted
 	}
+	if o.devices.check == nil {
+		o.devices = hostDevices
+	}
 	if o.fault == nil {
 		o.fault = func(string) {}
 	}
@@ -143,6 +151,10 @@ func New(o Options) *Manager {
 	}
 	o.RepublishInterval = cmp.Or(o.RepublishInterval, time.Minute)
 	o.ExpandInterval = cmp.Or(o.ExpandInterval, time.Minute)
+	o.StatsAge, o.HealthInterval = cmp.Or(o.StatsAge, time.Minute), cmp.Or(o.HealthInterval, time.Minute)
+	if o.VolumeName == nil {
+		o.VolumeName = func(_ *corev1.Pod, specName string) string { return specName }
+	}
 	if o.Save == nil {
 		o.Save = func([]byte) {}
 	}
@@ -173,6 +185,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(m.opt.RootDir, "plugins"), 0o750); err != nil { // with the sockets of drivers
 		m.opt.Log.Warn("plugin directory not created", "err", err)
 	}
+	m.wg.Go(func() { m.checkConditions(ctx) })
 	if m.opt.Client != nil {
 		m.wg.Go(func() { m.syncNodeInfo(ctx) })
 		if m.opt.RunningPods != nil {

@@ -82,6 +82,8 @@ func newHost(t *testing.T, d *fakeNode, objects ...any) *host {
 		h.events = append(h.events, fmt.Sprintf("%s %s %s %s: %s", pod.Name, name, kind, reason, message))
 	}
 	h.opt.RepublishInterval, h.opt.ExpandInterval = 20*time.Millisecond, 20*time.Millisecond
+	h.opt.HealthInterval = 20 * time.Millisecond
+	h.opt.VolumeName = func(_ *corev1.Pod, specName string) string { return "name of " + specName }
 	h.publishNode()
 	h.api.onWrite = h.publishNode
 	ctx, stop := context.WithCancel(context.Background())

@@ -23,6 +23,7 @@ type request struct {
 	specName      string // of the PersistentVolume, or of an inline volume in the pod
 	key           volumeKey
 	inline        bool
+	block         bool // a raw block volume
 	readOnly      bool
 	fsType        string
 	attributes    map[string]string
@@ -53,7 +54,7 @@ func newRequest(pod *corev1.Pod, vol *corev1.Volume, pv *corev1.PersistentVolume
 		r.fsType, r.attributes = src.FSType, src.VolumeAttributes
 		r.accessModes, r.mountOptions = pv.Spec.AccessModes, pv.Spec.MountOptions
 		r.stageSecret, r.publishSecret = src.NodeStageSecretRef, src.NodePublishSecretRef
-		r.expandSecret = src.NodeExpandSecretRef
+		r.expandSecret, r.block = src.NodeExpandSecretRef, isBlockVolume(pv)
 	case pv == nil && vol.CSI != nil:
 		src := vol.CSI
 		r.inline, r.key = true, volumeKey{src.Driver, inlineHandle(pod.UID, vol.Name)}
@@ -70,6 +71,9 @@ func newRequest(pod *corev1.Pod, vol *corev1.Volume, pv *corev1.PersistentVolume
 	}
 	if r.key.driver == "" || r.key.handle == "" || strings.Contains(r.key.driver, "/") {
 		return r, errors.New("driver name or volume handle is empty or invalid")
+	}
+	if r.block && (r.specName == stagingDirName || r.specName == publishDirName) { // directories beside those of volumes
+		return r, fmt.Errorf("a raw block volume cannot have the name %s", r.specName)
 	}
 	return r, nil
 }
@@ -138,7 +142,7 @@ func (r request) checkLifecycle(spec *driverSpec) error {
 
 // appliesFSGroup reports whether the node changes the group of the files, instead of the driver.
 func (r request) appliesFSGroup(spec *driverSpec, caps capabilities) bool {
-	if r.fsGroup() == nil || r.readOnly || caps.has(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
+	if r.block || r.fsGroup() == nil || r.readOnly || caps.has(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
 		return false
 	}
 	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
@@ -224,13 +228,17 @@ func (r request) expand(in inputs, staging, target string, bytes int64) *csipb.N
 
 // capability is the volume capability of the calls.
 func (r request) capability(caps capabilities) *csipb.VolumeCapability {
+	mode := &csipb.VolumeCapability_AccessMode{Mode: csiAccessMode(r.accessMode(), caps)}
+	if r.block {
+		return &csipb.VolumeCapability{AccessMode: mode,
+			AccessType: &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}}
+	}
 	mount := &csipb.VolumeCapability_MountVolume{FsType: r.fsType, MountFlags: r.mountOptions}
 	if gid := r.fsGroup(); gid != nil && caps.has(csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
 		mount.VolumeMountGroup = strconv.FormatInt(*gid, 10)
 	}
 	return &csipb.VolumeCapability{
-		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csiAccessMode(r.accessMode(), caps)},
-		AccessType: &csipb.VolumeCapability_Mount{Mount: mount},
+		AccessMode: mode, AccessType: &csipb.VolumeCapability_Mount{Mount: mount},
 	}
 }
 

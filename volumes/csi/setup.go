@@ -68,7 +68,7 @@ func (m *Manager) SetUp(
 	}
 	staging := ""
 	if !r.inline && in.caps.stages() {
-		staging = filepath.Join(m.stagedDir(r.key), stagingName)
+		staging = m.stagingTarget(r)
 		if err := m.stageVolume(ctx, d, r, in, staging); err != nil {
 			return false, r.failed(opMountDevice, err)
 		}
@@ -117,7 +117,7 @@ func (m *Manager) checkOnePod(r request) error {
 	if err != nil {
 		return err
 	}
-	own := m.podVolumeDir(r.pod.UID, r.specName)
+	own := m.publishedDir(r)
 	for dir, d := range published {
 		if d.key() == r.key && dir != own {
 			return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
@@ -141,11 +141,7 @@ func (m *Manager) stageVolume(ctx context.Context, d *driver, r request, in inpu
 			r.stageSecret.Name, err)
 	}
 	in.secrets = secrets
-	dir := filepath.Dir(target)
-	if err := mark(dir); err != nil {
-		return err
-	}
-	if err := writeData(dir, volumeData{Driver: r.key.driver, Handle: r.key.handle}); err != nil {
+	if err := m.prepareStaging(r); err != nil {
 		return err
 	}
 	m.opt.fault("staging data written")
@@ -159,7 +155,7 @@ func (m *Manager) stageVolume(ctx context.Context, d *driver, r request, in inpu
 	})
 	if err != nil {
 		if isFinal(err) {
-			m.discardStaging(r.key, dir)
+			m.discardStaging(r)
 		}
 		return err
 	}
@@ -171,21 +167,62 @@ func (m *Manager) stageVolume(ctx context.Context, d *driver, r request, in inpu
 	return nil
 }
 
+// stagingTarget is the staging target of a volume.
+func (m *Manager) stagingTarget(r request) string {
+	if r.block {
+		return m.blockStaging(r.specName)
+	}
+	return filepath.Join(m.stagedDir(r.key), stagingName)
+}
+
+// publishTarget is the publish target of a volume.
+func (m *Manager) publishTarget(r request) string {
+	if r.block {
+		return m.blockTarget(r.pod.UID, r.specName)
+	}
+	return filepath.Join(m.podVolumeDir(r.pod.UID, r.specName), publishName)
+}
+
+// publishedDir is the directory of a volume in publishedVolumes.
+func (m *Manager) publishedDir(r request) string {
+	if r.block {
+		return m.podDevice(r.pod.UID, r.specName)
+	}
+	return m.podVolumeDir(r.pod.UID, r.specName)
+}
+
+// prepareStaging records that a volume may be staged, and creates its directory.
+func (m *Manager) prepareStaging(r request) error {
+	if r.block {
+		return m.prepareBlock(r)
+	}
+	dir := m.stagedDir(r.key)
+	if err := mark(dir); err != nil {
+		return err
+	}
+	return writeData(dir, volumeData{Driver: r.key.driver, Handle: r.key.handle})
+}
+
 // discardStaging removes the directory of a volume that the driver has not staged, unless a pod uses it.
 // On errors it stays and is unstaged later.
-func (m *Manager) discardStaging(key volumeKey, dir string) {
+func (m *Manager) discardStaging(r request) {
 	published, err := m.publishedVolumes()
 	if err != nil {
 		return
 	}
 	for _, d := range published {
-		if d.key() == key {
+		if d.key() == r.key {
 			return
 		}
 	}
-	if mounted, err := m.opt.mounted(filepath.Join(dir, stagingName)); err == nil && !mounted {
-		_ = removeData(dir, stagingName)
+	if mounted, err := m.opt.mounted(m.stagingTarget(r)); err != nil || mounted {
+		return
 	}
+	if r.block {
+		_ = m.removeBlock(r.specName)
+		return
+	}
+	_ = removeData(m.stagedDir(r.key), stagingName)
 }
 
 // publishVolume publishes a volume for a pod. The caller holds the lock of the volume.
@@ -199,16 +236,24 @@ func (m *Manager) publishVolume(ctx context.Context, d *driver, r request, in in
 		// Spelled as upstream.
 		return prefixed("mounter.SetUpAt failed to get service accoount token attributes: %w", err)
 	}
-	dir := m.podVolumeDir(r.pod.UID, r.specName)
-	if err := writeData(dir, r.data(m.opt.NodeName)); err != nil {
+	if r.block {
+		err = m.prepareDevice(r)
+	} else {
+		err = writeData(m.podVolumeDir(r.pod.UID, r.specName), r.data(m.opt.NodeName))
+	}
+	if err != nil {
 		return err
 	}
 	m.opt.fault("publish data written")
 	m.setOnHost(r.key)
-	return m.call(ctx, d, r.podVolume(), "NodePublishVolume", func(ctx context.Context) error {
-		_, err := d.client.NodePublishVolume(ctx, r.publish(in, staging, filepath.Join(dir, publishName)))
+	err = m.call(ctx, d, r.podVolume(), "NodePublishVolume", func(ctx context.Context) error {
+		_, err := d.client.NodePublishVolume(ctx, r.publish(in, staging, m.publishTarget(r)))
 		return err
 	})
+	if err != nil || !r.block {
+		return err
+	}
+	return m.mapDevice(r)
 }
 
 // setOnHost records that a volume may be staged or published.

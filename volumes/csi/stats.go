@@ -2,21 +2,30 @@ package csi
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-// statsAge is the age of statistics at which they are measured again.
-const statsAge = time.Minute
 
 // Stats is the usage of a volume that its driver has reported.
 type Stats struct {
 	At                             time.Time
 	Capacity, Available, Used      uint64 // bytes
 	Inodes, InodesFree, InodesUsed uint64
+
+	Condition *Condition // nil: the driver does not report it
+}
+
+// Condition is the health of a volume.
+type Condition struct {
+	Abnormal bool
+	Message  string
 }
 
 // measurement is the last usage of a volume.
@@ -34,7 +43,7 @@ func (m *Manager) Stats(uid types.UID, specName string) (s Stats, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := m.stats[v]
-	if m.running != nil && m.running.Err() == nil && !last.busy && time.Since(last.at) > statsAge {
+	if m.running != nil && m.running.Err() == nil && !last.busy && time.Since(last.at) > m.opt.StatsAge {
 		last.busy, last.at = true, time.Now()
 		m.stats[v] = last
 		ctx := m.running
@@ -45,7 +54,8 @@ func (m *Manager) Stats(uid types.UID, specName string) (s Stats, ok bool) {
 
 // measure calls NodeGetVolumeStats.
 func (m *Manager) measure(ctx context.Context, v podVolume) {
-	s, err := m.volumeStats(ctx, v)
+	s, condition, err := m.volumeStats(ctx, v)
+	m.reportCondition(v, condition)
 	if err != nil {
 		m.opt.Log.Debug("volume statistics not available", "podUID", string(v.uid), "volumeName", v.specName,
 			"err", err)
@@ -61,32 +71,124 @@ func (m *Manager) measure(ctx context.Context, v podVolume) {
 	}
 }
 
-// volumeStats returns the usage of a volume, or nil if the driver does not report it.
-func (m *Manager) volumeStats(ctx context.Context, v podVolume) (*Stats, error) {
-	dir := m.podVolumeDir(v.uid, v.specName)
-	data, exists, err := readData(dir)
+// volumeStats returns the usage and the health of a volume. Nil: the driver does not report it.
+func (m *Manager) volumeStats(ctx context.Context, v podVolume) (*Stats, *Condition, error) {
+	path := filepath.Join(m.podVolumeDir(v.uid, v.specName), publishName)
+	data, exists, err := readData(filepath.Dir(path))
+	if err == nil && !exists {
+		path = m.blockTarget(v.uid, v.specName)
+		data, exists, err = m.blockPublished(v.uid, v.specName)
+	}
 	if err != nil || !exists {
-		return nil, err
+		return nil, nil, err
 	}
 	d, err := m.registered(data.Driver)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	caps, err := m.capabilitiesOf(ctx, d, podVolume{})
 	if err != nil || !caps.has(csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS) {
-		return nil, err
+		return nil, nil, err
 	}
 	var out *csipb.NodeGetVolumeStatsResponse
 	err = m.call(ctx, d, podVolume{}, "NodeGetVolumeStats", func(ctx context.Context) (err error) {
 		out, err = d.client.NodeGetVolumeStats(ctx, &csipb.NodeGetVolumeStatsRequest{
-			VolumeId: data.Handle, VolumePath: filepath.Join(dir, publishName),
+			VolumeId: data.Handle, VolumePath: path,
 		})
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return statsOf(out, time.Now()), nil
+	s, condition := statsOf(out, time.Now()), conditionOf(out, caps)
+	if s != nil {
+		s.Condition = condition
+	}
+	return s, condition, nil
+}
+
+// conditionOf returns the health of a volume in the response of a driver. Nil: the driver does not report it.
+func conditionOf(r *csipb.NodeGetVolumeStatsResponse, caps capabilities) *Condition {
+	if !caps.has(volumeCondition) {
+		return nil
+	}
+	text, ok := unknownField(r.ProtoReflect().GetUnknown(), conditionField, protowire.BytesType)
+	if !ok {
+		return nil
+	}
+	condition, _ := protowire.ConsumeBytes(text)
+	out := &Condition{}
+	if value, ok := unknownField(condition, 1, protowire.VarintType); ok {
+		abnormal, _ := protowire.ConsumeVarint(value)
+		out.Abnormal = protowire.DecodeBool(abnormal)
+	}
+	if value, ok := unknownField(condition, 2, protowire.BytesType); ok {
+		message, _ := protowire.ConsumeBytes(value)
+		out.Message = strings.ToValidUTF8(string(message), "")
+	}
+	return out
+}
+
+// The capability and the field of a response with the health of a volume. Version 1.13 of the specification has removed
+// them, and drivers of earlier versions have them.
+const (
+	volumeCondition = csipb.NodeServiceCapability_RPC_Type(4)
+	conditionField  = protowire.Number(2)
+)
+
+// unknownField returns the encoded value of a field of a message.
+func unknownField(message []byte, number protowire.Number, kind protowire.Type) (value []byte, ok bool) {
+	for len(message) > 0 {
+		n, t, tag := protowire.ConsumeTag(message)
+		if tag < 0 {
+			return nil, false
+		}
+		size := protowire.ConsumeFieldValue(n, t, message[tag:])
+		if size < 0 {
+			return nil, false
+		}
+		if n == number && t == kind {
+			return message[tag : tag+size], true
+		}
+		message = message[tag+size:]
+	}
+	return nil, false
+}
+
+// reportCondition records an event if a volume of a running pod is abnormal.
+func (m *Manager) reportCondition(v podVolume, c *Condition) {
+	if c == nil || !c.Abnormal || m.opt.RunningPods == nil {
+		return
+	}
+	for _, pod := range m.opt.RunningPods() {
+		if pod.UID == v.uid {
+			m.opt.OnEvent(pod, nil, corev1.EventTypeWarning, "VolumeConditionAbnormal",
+				fmt.Sprintf("Volume %s: %s", m.opt.VolumeName(pod, v.specName), c.Message))
+		}
+	}
+}
+
+// checkConditions measures the volumes of drivers that report their health, until ctx ends.
+func (m *Manager) checkConditions(ctx context.Context) {
+	tick := time.NewTicker(m.opt.HealthInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		published, err := m.publishedVolumes()
+		if err != nil {
+			m.opt.Log.Warn("CSI volumes on the host cannot be read", "err", err)
+		}
+		for dir, data := range published {
+			d, err := m.registered(data.Driver)
+			if err == nil && m.hasCapability(ctx, d, volumeCondition) {
+				_, _ = m.Stats(podOf(dir), filepath.Base(dir)) // measured if that is due
+			}
+		}
+	}
 }
 
 // statsOf converts the response of a driver. Nil: it has no usage.

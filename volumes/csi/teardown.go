@@ -18,13 +18,20 @@ import (
 func (m *Manager) TearDown(ctx context.Context, uid types.UID, specName string) error {
 	v := podVolume{uid, specName}
 	defer m.finished(v)
+	if d, is, err := m.blockPublished(uid, specName); err != nil {
+		return err
+	} else if is {
+		if err := m.tearDownBlock(ctx, v, d); err != nil {
+			return err
+		}
+	}
 	dir := m.podVolumeDir(uid, specName)
 	d, exists, readErr := readData(dir)
 	if readErr == nil && exists {
 		if err := m.own(d.key()); err != nil { // an adopted pod may be the last one that uses it
 			return err
 		}
-		if err := m.unpublish(ctx, v, d, dir); err != nil {
+		if err := m.unpublish(ctx, v, d, filepath.Join(dir, publishName)); err != nil {
 			return err
 		}
 	}
@@ -54,7 +61,7 @@ func (m *Manager) TearDown(ctx context.Context, uid types.UID, specName string) 
 }
 
 // unpublish calls NodeUnpublishVolume.
-func (m *Manager) unpublish(ctx context.Context, v podVolume, data volumeData, dir string) error {
+func (m *Manager) unpublish(ctx context.Context, v podVolume, data volumeData, target string) error {
 	d, err := m.driverFor(ctx, data.Driver, v)
 	if err != nil {
 		return prefixed("Unmounter.TearDownAt failed to get CSI client: %w", err)
@@ -64,7 +71,6 @@ func (m *Manager) unpublish(ctx context.Context, v podVolume, data volumeData, d
 		return err
 	}
 	defer unlock()
-	target := filepath.Join(dir, publishName)
 	err = m.call(ctx, d, v, "NodeUnpublishVolume", func(ctx context.Context) error {
 		_, err := d.client.NodeUnpublishVolume(ctx,
 			&csipb.NodeUnpublishVolumeRequest{VolumeId: data.Handle, TargetPath: target})
@@ -242,7 +248,11 @@ func (m *Manager) unstage(ctx context.Context, dir string, data volumeData) erro
 	delete(m.staged, data.key())
 	delete(m.expansions, data.key())
 	m.mu.Unlock()
-	target := filepath.Join(dir, stagingName)
+	target, remove := filepath.Join(dir, stagingName), func() error { return removeData(dir, stagingName) }
+	if m.isBlock(dir) {
+		specName := filepath.Base(dir)
+		target, remove = m.blockStaging(specName), func() error { return m.removeBlock(specName) }
+	}
 	if caps.stages() {
 		err = m.call(ctx, d, podVolume{}, "NodeUnstageVolume", func(ctx context.Context) error {
 			_, err := d.client.NodeUnstageVolume(ctx,
@@ -259,7 +269,7 @@ func (m *Manager) unstage(ctx context.Context, dir string, data volumeData) erro
 	case mounted:
 		return fmt.Errorf("%s is still mounted", target)
 	}
-	if err := removeData(dir, stagingName); err != nil {
+	if err := remove(); err != nil {
 		return err
 	}
 	m.opt.fault("staging data removed")

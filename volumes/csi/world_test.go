@@ -46,6 +46,7 @@ type worldPod struct {
 	pod      *corev1.Pod
 	objects  plan.Objects
 	target   string
+	device   string // of a raw block volume
 	deleting bool
 }
 
@@ -78,6 +79,25 @@ func (w *world) startAgent() {
 	w.manager = New(Options{
 		RootDir: w.root, NodeName: testNode, Client: newFakeAPI(csiDriver(nil)), mounted: w.mounts.mounted,
 		connect: func(string) (nodeClient, error) { return worldClient{w: w}, nil }, fault: w.fault,
+		devices: deviceFiles{
+			check: func(path string) error {
+				_, err := os.Lstat(path)
+				return err
+			},
+			bind: func(from, to string) error {
+				if _, err := os.Lstat(to); err != nil || !w.mounts.put(to, true) {
+					w.violation("device %s mapped to %s twice or without a mount point: %v", from, to, err)
+				}
+				return nil
+			},
+			unbind: func(path string) error {
+				if w.running[path] {
+					w.violation("device %s unmapped under a running pod", path)
+				}
+				w.mounts.put(path, false)
+				return nil
+			},
+		},
 	})
 	w.volumes.CSI = w.manager
 	w.register()
@@ -163,7 +183,7 @@ func (c worldClient) NodeStageVolume(
 	effect, err := c.outcome()
 	if effect {
 		w.staged[q.GetVolumeId()] = q.GetStagingTargetPath()
-		w.mounts.put(q.GetStagingTargetPath(), true)
+		w.mounts.put(q.GetStagingTargetPath(), q.GetVolumeCapability().GetBlock() == nil)
 	}
 	return &csipb.NodeStageVolumeResponse{}, err
 }
@@ -180,7 +200,13 @@ func (c worldClient) NodePublishVolume(
 	}
 	effect, err := c.outcome()
 	if effect {
-		if err := os.MkdirAll(q.GetTargetPath(), 0o750); err != nil {
+		err := os.MkdirAll(filepath.Dir(q.GetTargetPath()), 0o750)
+		if q.GetVolumeCapability().GetBlock() != nil {
+			err = errors.Join(err, os.WriteFile(q.GetTargetPath(), nil, 0o640))
+		} else {
+			err = errors.Join(err, os.MkdirAll(q.GetTargetPath(), 0o750))
+		}
+		if err != nil {
 			w.t.Fatal(err)
 		}
 		if w.published[q.GetVolumeId()] == nil {
@@ -275,8 +301,14 @@ func (w *world) somePod() *worldPod {
 
 func (w *world) addPod(uid, volume string) {
 	p := &worldPod{pod: testPod(uid)}
-	p.objects = plan.Objects{{Kind: plan.Claim, Name: "claim"}: {Volume: testVolume(volume)}}
+	pv := testVolume(volume)
+	p.objects = plan.Objects{{Kind: plan.Claim, Name: "claim"}: {Volume: pv}}
 	p.target = filepath.Join(w.root, "pods", uid, "volumes", podVolumesDir, volume, publishName)
+	if volume == "pv-1" {
+		pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+		p.target = w.manager.blockTarget(p.pod.UID, volume)
+		p.device = w.manager.DevicePath(p.pod.UID, volume)
+	}
 	w.pods = append(w.pods, p)
 }
 
@@ -302,12 +334,19 @@ func (w *world) syncPod(ctx context.Context, p *worldPod) {
 			w.violation("volume set up without a mount")
 		}
 		w.running[p.target] = true
+		if p.device != "" {
+			if mounted, _ := w.mounts.mounted(p.device); !mounted {
+				w.violation("device not mapped")
+			}
+			w.running[p.device] = true
+		}
 	}
 }
 
 // deletePod stops the containers of a pod and removes what is left of it. Errors are repeated by a later step.
 func (w *world) deletePod(ctx context.Context, p *worldPod) {
 	delete(w.running, p.target)
+	delete(w.running, p.device)
 	w.run(func() {
 		_, observed, err := w.volumes.Observe(ctx, p.pod)
 		if err != nil {
@@ -382,7 +421,10 @@ func filesBelow(t *testing.T, root string) (out []string) {
 			t.Fatal(err)
 		}
 		for _, p := range paths {
-			out = append(out, strings.TrimPrefix(p, root))
+			entries, err := os.ReadDir(p)
+			if err != nil || len(entries) > 0 || !strings.Contains(p, "/"+blockDirName+"/") {
+				out = append(out, strings.TrimPrefix(p, root))
+			}
 		}
 	}
 	return out
