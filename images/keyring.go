@@ -19,12 +19,32 @@ import (
 // credentials authenticate to a registry. They print as the name of their source, so that they do
 // not get into a text by mistake.
 type credentials struct {
-	namespace, source, uid       string // of the Secret
+	kind                         credentialKind
+	namespace, source, uid       string // of the Secret, or of the service account
 	username, password           string
 	identityToken, registryToken string
 }
 
-func (c credentials) String() string   { return "credentials of secret " + c.source }
+// credentialKind is the kind of the source of credentials.
+type credentialKind string
+
+const (
+	secretCredentials  credentialKind = ""        // a pull secret of the pod
+	nodeCredentials    credentialKind = "node"    // of the node, for all pods
+	accountCredentials credentialKind = "account" // for the pods of a service account
+)
+
+func (c credentials) String() string {
+	switch c.kind {
+	case nodeCredentials:
+		return "credentials of the node"
+	case accountCredentials:
+		return "credentials of service account " + c.source
+	case secretCredentials:
+	}
+	return "credentials of secret " + c.source
+}
+
 func (c credentials) GoString() string { return c.String() }
 
 // secrets returns the values that must not be shown.
@@ -91,14 +111,19 @@ func (k keyring) find(n podspec.ImageName) []credentials {
 			continue
 		}
 		known := slices.ContainsFunc(found, func(c credentials) bool {
-			c.namespace, c.source, c.uid = key.namespace, key.source, key.uid
-			return c == key.credentials
+			return c.sameValues(key.credentials)
 		})
 		if !known {
 			found = append(found, key.credentials)
 		}
 	}
 	return found
+}
+
+// sameValues reports whether credentials of any source have the same values.
+func (c credentials) sameValues(d credentials) bool {
+	d.kind, d.namespace, d.source, d.uid = c.kind, c.namespace, c.source, c.uid
+	return c == d
 }
 
 // covers reports whether an image is inside the path: the same number of host labels, each

@@ -29,6 +29,9 @@ type Options struct {
 	Burst       int                           // pulls that may start at once after an idle period; at least 1
 	Timeout     time.Duration                 // of a single pull; 0: none
 
+	// Node are the credentials of the node. Nil: there are none.
+	Node *NodeCredentials
+
 	Verify  Verification        // credential verification for images that are on the node
 	OnCheck func(result string) // called after each check whether a pod may use an image on the node; may be nil
 
@@ -59,6 +62,7 @@ type Manager struct {
 	timeout     time.Duration
 	warn        func(pod *corev1.Pod, reason, message string)
 	now         func() time.Time
+	node        *NodeCredentials
 	verify      Verification
 	onCheck     func(result string)
 	records     *pullRecords
@@ -106,7 +110,7 @@ func New(o Options) *Manager {
 	}
 	m := &Manager{
 		service: o.Service, timeout: o.Timeout, warn: o.Warn, now: o.Now,
-		verify: o.Verify, onCheck: o.OnCheck, records: newPullRecords(o.Verify.RecordsDir, o.Now),
+		node: o.Node, verify: o.Verify, onCheck: o.OnCheck, records: newPullRecords(o.Verify.RecordsDir, o.Now),
 		limiter:     newPullLimiter(slots, o.QPS, o.Burst, o.Now),
 		statusCalls: newStatusCalls(),
 		pulls:       newInflightPulls(),

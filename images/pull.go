@@ -51,6 +51,16 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage,
 		m.warn(pod, "FailedToRetrieveImagePullSecret", s)
 	}
 	keys := ring.find(n)
+	more, problems := m.node.find(ctx, pod, n)
+	for _, p := range problems {
+		m.warn(pod, "FailedToRetrieveImagePullCredentials", p)
+	}
+	skipped = append(skipped, problems...)
+	for _, c := range more {
+		if !slices.ContainsFunc(keys, c.sameValues) {
+			keys = append(keys, c)
+		}
+	}
 	ref := withDefaultTag(a.Image, n)
 	img, left, err := m.pulls.do(ctx, inflightKey(ref, keys), m.newWaiter(pod, n, ref),
 		func(ctx context.Context, p *inflightPull) (plan.Image, error) {

@@ -53,6 +53,8 @@ func (m *Manager) verifyAccess(pod *corev1.Pod, n podspec.ImageName, id string, 
 		result = resultPolicyAllowed
 	case known.NodePodsAccessible:
 		result = resultRecordFound
+	case m.matchesAccount(known, pod):
+		result = resultRecordFound
 	case len(known.KubernetesSecrets) > 0:
 		ring, _ := newKeyring(pod.Namespace, pod.Spec.ImagePullSecrets, secrets)
 		for _, c := range ring.find(n) {
@@ -65,6 +67,13 @@ func (m *Manager) verifyAccess(pod *corev1.Pod, n podspec.ImageName, id string, 
 	}
 	m.onCheck(result)
 	return result != resultMustAuthenticate
+}
+
+// matchesAccount reports whether an image was pulled with credentials for the service account of a pod.
+func (m *Manager) matchesAccount(known kubeletv1beta1.ImagePullCredentials, pod *corev1.Pod) bool {
+	uid, ok := m.node.accountUID(pod)
+	return ok && slices.Contains(known.KubernetesServiceAccounts, kubeletv1beta1.ImagePullServiceAccount{
+		UID: string(uid), Namespace: pod.Namespace, Name: pod.Spec.ServiceAccountName})
 }
 
 // matchesRecord reports whether an image was pulled with these credentials: with the same ones from
@@ -94,15 +103,23 @@ func (c credentials) record() kubeletv1beta1.ImagePullSecret {
 // maxSecrets bounds the number of Secrets that are recorded per image.
 const maxSecrets = 100
 
-// mergeCredentials adds the credentials of a pull to the recorded ones. Empty credentials mean that
-// every pod may pull the image, and replace all others.
+// mergeCredentials adds the credentials of a pull to the recorded ones. Empty credentials and those of the
+// node mean that every pod may pull the image, and replace all others.
 func mergeCredentials(known kubeletv1beta1.ImagePullCredentials,
 	c credentials) (_ kubeletv1beta1.ImagePullCredentials, changed bool) {
 	switch {
 	case known.NodePodsAccessible:
 		return known, false
-	case c == credentials{}:
+	case c == credentials{}, c.kind == nodeCredentials:
 		return kubeletv1beta1.ImagePullCredentials{NodePodsAccessible: true}, true
+	case c.kind == accountCredentials:
+		now := kubeletv1beta1.ImagePullServiceAccount{UID: c.uid, Namespace: c.namespace, Name: c.source}
+		list := known.KubernetesServiceAccounts
+		if slices.Contains(list, now) || len(list) >= maxSecrets {
+			return known, false
+		}
+		known.KubernetesServiceAccounts = append(slices.Clip(list), now)
+		return known, true
 	}
 	now := c.record()
 	at := slices.IndexFunc(known.KubernetesSecrets, func(s kubeletv1beta1.ImagePullSecret) bool {

@@ -46,7 +46,9 @@ func newRuntime(ctx context.Context, b *berth) (r *runtime, err error) {
 	r.driver.Runtime = r.client.CgroupDriver
 	r.driver.Current = func() string { return b.host.cgroups.Driver() }
 	r.statuses = r.newStatusWatcher()
-	r.images = r.newImages()
+	if r.images, err = r.newImages(); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -72,9 +74,14 @@ func (r *runtime) dial(ctx context.Context) (*cri.Client, error) {
 	})
 }
 
-func (r *runtime) newImages() *images.Manager {
+func (r *runtime) newImages() (*images.Manager, error) {
 	b := r.b
+	node, err := b.nodeCredentials()
+	if err != nil {
+		return nil, err
+	}
 	return images.New(images.Options{
+		Node:                     node,
 		Service:                  r.client.ImageService(),
 		MaxParallel:              b.config.Images.MaxParallel,
 		QPS:                      float64(b.config.Images.PullQPS),
@@ -90,7 +97,7 @@ func (r *runtime) newImages() *images.Manager {
 			Policy: b.config.Images.VerificationPolicy, Allowlist: b.config.Images.VerificationAllowlist,
 			RecordsDir: filepath.Join(b.config.RootDir, "image_manager"),
 		},
-	})
+	}), nil
 }
 
 func (r *runtime) newStatusWatcher() *cri.StatusWatcher {

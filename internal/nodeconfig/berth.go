@@ -33,6 +33,11 @@ type BerthConfiguration struct {
 	BootstrapKubeconfig string `json:"bootstrapKubeconfig,omitempty"`
 	// CertDir contains the certificates that the agent requests. Default: /var/lib/kubelet/pki.
 	CertDir string `json:"certDir,omitempty"`
+	// ImageCredentialProviderConfig is a file with a CredentialProviderConfig of
+	// kubelet.config.k8s.io/v1, or a directory with such files. Default: none.
+	ImageCredentialProviderConfig string `json:"imageCredentialProviderConfig,omitempty"`
+	// ImageCredentialProviderBinDir contains the credential provider plugins.
+	ImageCredentialProviderBinDir string `json:"imageCredentialProviderBinDir,omitempty"`
 	// StateDir contains berth's local store. Default: /var/lib/berth.
 	StateDir string `json:"stateDir,omitempty"`
 	// Socket is the local API socket. Default: /run/berth/berth.sock.
@@ -128,6 +133,20 @@ func nodeFields() []BerthField {
 			"--bootstrap-kubeconfig",
 		},
 		{"certDir", "path", DefaultCertDir, "directory of the certificates that the agent requests", "--cert-dir"},
+		{
+			"imageCredentialProviderConfig",
+			"path",
+			"none",
+			"file with a `CredentialProviderConfig`, or directory with such files",
+			"--image-credential-provider-config",
+		},
+		{
+			"imageCredentialProviderBinDir",
+			"path",
+			"none",
+			"directory of the credential provider plugins",
+			"--image-credential-provider-bin-dir",
+		},
 		{"stateDir", "path", DefaultStateDir, "directory of berth's local store", "--state-dir"},
 		{"socket", "path", DefaultSocket, "local API socket, used by the commands on the node", "--socket"},
 	}

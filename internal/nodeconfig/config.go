@@ -84,6 +84,9 @@ type Images struct {
 	ArchiveDir           string        // of image archives to import
 	GCPeriod             time.Duration // interval of garbage collection
 
+	CredentialProviderConfig string // file or directory; empty: none
+	CredentialProviderBinDir string
+
 	VerificationPolicy    kubeletv1beta1.ImagePullCredentialsVerificationPolicy // never empty
 	VerificationAllowlist []podspec.ImagePattern                                // with NeverVerifyAllowlistedImages
 }

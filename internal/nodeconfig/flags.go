@@ -22,6 +22,8 @@ type Flags struct {
 	Socket              string
 	CNIPodCIDR          []string
 
+	ImageCredentialProviderConfig, ImageCredentialProviderBinDir string
+
 	set *pflag.FlagSet // reports which flags were set; nil: flags that are not empty
 }
 
@@ -63,6 +65,18 @@ func (f *Flags) AddTo(fs *pflag.FlagSet) {
 		"register-with-taints",
 		nil,
 		"taints to register the node with, key=value:Effect separated by commas",
+	)
+	fs.StringVar(
+		&f.ImageCredentialProviderConfig,
+		"image-credential-provider-config",
+		"",
+		"file with a CredentialProviderConfig, or directory with such files",
+	)
+	fs.StringVar(
+		&f.ImageCredentialProviderBinDir,
+		"image-credential-provider-bin-dir",
+		"",
+		"directory of the credential provider plugins",
 	)
 	fs.IntVarP(&f.Verbosity, "v", "v", 0, "log verbosity: 0 to 2 state changes, 4 debug, 6 every call")
 	fs.StringVar(&f.StateDir, "state-dir", DefaultStateDir, "directory of berth's local store")

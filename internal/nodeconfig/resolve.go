@@ -31,6 +31,10 @@ func (l *loader) override() {
 	text("bootstrap-kubeconfig", f.BootstrapKubeconfig, "bootstrapKubeconfig", &l.berth.BootstrapKubeconfig)
 	text("cert-dir", f.CertDir, "certDir", &l.berth.CertDir)
 	text("socket", f.Socket, "socket", &l.berth.Socket)
+	text("image-credential-provider-config", f.ImageCredentialProviderConfig, "imageCredentialProviderConfig",
+		&l.berth.ImageCredentialProviderConfig)
+	text("image-credential-provider-bin-dir", f.ImageCredentialProviderBinDir, "imageCredentialProviderBinDir",
+		&l.berth.ImageCredentialProviderBinDir)
 	text(
 		"container-runtime-endpoint",
 		f.RuntimeEndpoint,

@@ -83,7 +83,11 @@ func (l *loader) images(c *Config) {
 		HighThresholdPercent: l.number("imageGCHighThresholdPercent", int64(*k.ImageGCHighThresholdPercent), 0, 100),
 		LowThresholdPercent:  l.number("imageGCLowThresholdPercent", int64(*k.ImageGCLowThresholdPercent), 0, 100),
 		ArchiveDir:           l.path("imagesDir", l.berth.ImagesDir),
-		GCPeriod:             l.duration("imageGCPeriod", l.berth.ImageGCPeriod, time.Second),
+
+		CredentialProviderConfig: l.path("imageCredentialProviderConfig", l.berth.ImageCredentialProviderConfig),
+		CredentialProviderBinDir: l.path("imageCredentialProviderBinDir", l.berth.ImageCredentialProviderBinDir),
+
+		GCPeriod: l.duration("imageGCPeriod", l.berth.ImageGCPeriod, time.Second),
 	}
 	c.Images.VerificationPolicy = kubeletv1beta1.ImagePullCredentialsVerificationPolicy(
 		l.oneOf(

@@ -18,6 +18,8 @@ type kubeletMetrics struct {
 	storage                         *prometheus.HistogramVec
 	storageErrors                   *prometheus.CounterVec
 	csiCalls                        *prometheus.HistogramVec
+	providerDuration                *prometheus.HistogramVec
+	providerErrors                  *prometheus.CounterVec
 	requests                        *prometheus.CounterVec
 	requestDuration                 *prometheus.HistogramVec
 	clientRenewErrors               prometheus.Counter
@@ -51,6 +53,17 @@ func (m *Metrics) upstreamKubelet() {
 		"method_name",
 		"grpc_status_code",
 		"migrated",
+	)
+	m.providerDuration = m.histograms(
+		"kubelet_credential_provider_plugin_duration",
+		"Duration in seconds of calls of credential provider plugins.",
+		prometheus.DefBuckets,
+		"plugin_name",
+	)
+	m.providerErrors = m.counters(
+		"kubelet_credential_provider_plugin_errors",
+		"Cumulative number of failed calls of credential provider plugins.",
+		"plugin_name",
 	)
 	m.requests = m.counters(
 		"rest_client_requests_total",
@@ -154,6 +167,14 @@ func (m *Metrics) ObserveCSICall(driver, method string, d time.Duration, err err
 		code = s.Code().String()
 	}
 	m.csiCalls.WithLabelValues(driver, method, code, "false").Observe(d.Seconds())
+}
+
+// ObserveCredentialProvider records a call of a credential provider plugin.
+func (m *Metrics) ObserveCredentialProvider(plugin string, d time.Duration, err error) {
+	m.providerDuration.WithLabelValues(plugin).Observe(d.Seconds())
+	if err != nil {
+		m.providerErrors.WithLabelValues(plugin).Inc()
+	}
 }
 
 // Request is a request to the API server that has its response header, or that has failed.

@@ -128,6 +128,8 @@ var flagTable = sync.OnceValue(func() map[string]flagRow {
 		"bootstrap-kubeconfig":                  {kind: text, berth: "bootstrapKubeconfig"},
 		"cert-dir":                              {kind: text, berth: "certDir"},
 		"hostname-override":                     {kind: text, berth: "nodeName"},
+		"image-credential-provider-bin-dir":     {kind: text, berth: "imageCredentialProviderBinDir"},
+		"image-credential-provider-config":      {kind: text, berth: "imageCredentialProviderConfig"},
 		"kubeconfig":                            {kind: text, berth: "kubeconfig"},
 		"maximum-dead-containers-per-container": {kind: number, berth: "deadContainersKept"},
 		"minimum-container-ttl-duration":        {kind: text, berth: "deadContainerMinAge"},
@@ -150,8 +152,6 @@ var flagTable = sync.OnceValue(func() map[string]flagRow {
 		"runtime-cgroups":           {kind: text, note: "set Slice= in the unit of the runtime"},
 		"pod-infra-container-image": {kind: text, note: "containerd configures the sandbox image"},
 
-		"image-credential-provider-bin-dir": {kind: text, reject: true, note: "credential providers are not supported"},
-		"image-credential-provider-config":  {kind: text, reject: true, note: "credential providers are not supported"},
 		"help": {kind: boolean, reject: true,
 			note: "the kubelet prints its help and exits"},
 		"version": {kind: text, reject: true,

@@ -78,7 +78,7 @@ var allowedImports = map[string][]string{
 	"cni/gateway":      {"cni/routes", "internal/apiclient"},
 	"cni/networks":     {"agent/plan", "podspec"},
 	"probes/lifecycle": {"agent/plan"},
-	"images":           {"agent/plan", "podspec"},
+	"images":           {"agent/plan", "internal/strictyaml", "podspec"},
 	"images/offline":   {"podspec"},
 	"volumes":          {"agent/plan", "podspec", "volumes/content"},
 	"volumes/content":  {"agent/plan", "podspec"},
