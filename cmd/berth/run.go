@@ -277,6 +277,7 @@ func (b *berth) serve(ctx context.Context) error {
 	components.run("limits", func() error { b.limits.Run(ctx); return nil })
 	components.run("log garbage", func() error { b.logCollector().Run(ctx); return nil })
 	components.run("plugin watcher", func() error { return b.pluginWatcher().Run(ctx) })
+	components.run("pod resources", func() error { return b.runPodResources(ctx) })
 	components.run("CSI drivers", func() error { return b.csi.Run(ctx) })
 	components.run("device plugins", func() error { return b.runDevices(ctx) })
 	components.run("service manager", func() error { b.notify(ctx); return nil })

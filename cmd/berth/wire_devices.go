@@ -15,6 +15,7 @@ import (
 	"berth/agent/checkpoint"
 	"berth/node"
 	"berth/node/devices"
+	"berth/node/podresources"
 )
 
 // devicesKey is the key of the device allocations in the store.
@@ -84,6 +85,28 @@ func withDevices(host, extended corev1.ResourceList) corev1.ResourceList {
 	out := maps.Clone(host)
 	maps.Copy(out, extended)
 	return out
+}
+
+// runPodResources serves the PodResources API until ctx ends.
+func (b *berth) runPodResources(ctx context.Context) error {
+	select { // no answers before the running containers are known
+	case <-b.agent.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	podresources.Run(ctx, podresources.Options{
+		Dir: filepath.Join(b.config.RootDir, "pod-resources"), Log: b.log, Devices: b.devices.Allocated,
+		Allocatable: b.devices.AllocatableDevices,
+		Pods: func() (out []*corev1.Pod) {
+			for _, s := range b.agent.StatusCache.List() {
+				if s.Status.Phase != corev1.PodSucceeded && s.Status.Phase != corev1.PodFailed {
+					out = append(out, s.Pod)
+				}
+			}
+			return out
+		},
+	})
+	return nil
 }
 
 // runDevices serves device plugins until ctx ends.

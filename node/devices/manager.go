@@ -66,7 +66,10 @@ type deviceResource struct {
 }
 
 // device is a device as listed by its plugin.
-type device struct{ healthy bool }
+type device struct {
+	healthy bool
+	numa    string // NUMA nodes, separated by commas; empty: not known
+}
 
 // New returns a Manager with the state of the checkpoint. An unreadable checkpoint is logged and
 // ignored.

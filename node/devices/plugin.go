@@ -164,7 +164,7 @@ func (d *Manager) setDevices(p *plugin, list []*pluginapi.Device) {
 	now := make(map[string]device, len(list))
 	for _, x := range list {
 		if x.GetID() != "" {
-			now[x.GetID()] = device{healthy: x.GetHealth() == pluginapi.Healthy}
+			now[x.GetID()] = device{x.GetHealth() == pluginapi.Healthy, numaNodes(x.GetTopology())}
 		}
 	}
 	d.mu.Lock()

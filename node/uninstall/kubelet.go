@@ -51,7 +51,8 @@ func addRootDir(l *install.RemovalSpec, c *nodeconfig.Config, kubelet bool) (sha
 	own, foreign, err := volumes.ListPods(context.Background(), c.RootDir)
 	shared = kubelet || err != nil || len(foreign) > 0
 	if !shared {
-		for _, name := range []string{"pods", "device-plugins", "plugins_registry", "image_manager"} {
+		for _, name := range []string{"pods", "device-plugins", "plugins_registry", "pod-resources",
+			"image_manager"} {
 			l.Trees = append(l.Trees, filepath.Join(c.RootDir, name))
 		}
 		// A volume that a CSI driver did not unmount is kept, and so are the files of drivers.

@@ -61,8 +61,8 @@ func TestUninstallRemovesOnlyOwnFilesFromConfiguredDirectories(t *testing.T) {
 	l = removal(host, configured, true)
 	defaultDirs := []string{"/var/lib/berth", "/run/berth"} // the previous default
 	if want := append(
-		[]string{"/data/pods", "/data/device-plugins", "/data/plugins_registry", "/data/image_manager",
-			state + "/commands"}, defaultDirs...,
+		[]string{"/data/pods", "/data/device-plugins", "/data/plugins_registry", "/data/pod-resources",
+			"/data/image_manager", state + "/commands"}, defaultDirs...,
 	); !slices.Equal(
 		l.Trees,
 		want,
@@ -118,7 +118,8 @@ func TestUninstallKeepsForeignPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	got = below(removal(root, c, false).Trees)
-	if want := []string{"device-plugins", "image_manager", "plugins_registry", "pods"}; !slices.Equal(got, want) {
+	if want := []string{"device-plugins", "image_manager", "plugins_registry", "pod-resources",
+		"pods"}; !slices.Equal(got, want) {
 		t.Errorf("without foreign pods: got %q, want %q", got, want)
 	}
 }

@@ -89,6 +89,7 @@ var allowedImports = map[string][]string{
 	"volumes/mountinfo":  {},
 	"node/plugins":       {},
 	"node/cgroups":       {"agent/plan", "podspec"},
+	"node/podresources":  {"node/devices"},
 	"probes/exectracker": {"agent/plan"},
 	"node/devices":       {"agent/plan", "node/plugins", "podspec"},
 	"internal/exits":     {},
