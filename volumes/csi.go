@@ -115,6 +115,16 @@ func (v *Volumes) CSIVolumes(pod *corev1.Pod) map[string]string {
 	return out
 }
 
+// CSIVolumeName returns the name in a pod of the csi volume with a name in paths, or that name if it is not known.
+func (v *Volumes) CSIVolumeName(pod *corev1.Pod, specName string) string {
+	for name, spec := range v.CSIVolumes(pod) {
+		if spec == specName {
+			return name
+		}
+	}
+	return specName
+}
+
 // await runs f, which accesses a file system that may not respond. If ctx ends, it returns, and f ends when
 // the file system responds.
 func await(ctx context.Context, f func() error) error {

@@ -81,6 +81,12 @@ func TestContainerDevices(t *testing.T) {
 			t.Errorf("got %v, %v, want %v", got, err, want)
 		}
 	}
+	if got := v.CSIVolumeName(pod, "pv"); got != "v" {
+		t.Errorf("volume pv has the name %s in the pod", got)
+	}
+	if got := v.CSIVolumeName(pod, "other"); got != "other" {
+		t.Errorf("an unknown volume has the name %s in the pod", got)
+	}
 	if _, vols, err := v.Observe(t.Context(), pod); err != nil || vols["v"].Incomplete || vols["v"].Version != "1" {
 		t.Errorf("got volumes %v, %v", vols, err)
 	}

@@ -77,6 +77,16 @@ func (c *Cache) PodsToKeep() (out []*corev1.Pod) {
 	return out
 }
 
+// ActivePods returns the pods that are not in a terminal phase.
+func (c *Cache) ActivePods() (out []*corev1.Pod) {
+	for _, s := range c.List() {
+		if s.Status.Phase != corev1.PodSucceeded && s.Status.Phase != corev1.PodFailed {
+			out = append(out, s.Pod)
+		}
+	}
+	return out
+}
+
 // Count counts the pods.
 func (c *Cache) Count() Counts {
 	n := Counts{

@@ -23,16 +23,8 @@ func (b *berth) newCSI() {
 		RootDir: b.config.RootDir, NodeName: b.config.NodeName, Started: b.agent.Ready(),
 		OnCall: b.metrics.ObserveCSICall, Log: b.log,
 		RunningPods: b.agent.StatusCache.PodsToKeep, OnEvent: b.volumeEvent,
-		VolumeName: func(pod *corev1.Pod, specName string) string {
-			for name, spec := range b.host.volumes.CSIVolumes(pod) {
-				if spec == specName {
-					return name
-				}
-			}
-			return specName
-		},
-		BuiltIn: b.newLocalVolumes(),
-		Saved:   saved, Save: func(state []byte) { b.store.PutNodeValue(csiKey, state) },
+		VolumeName: b.host.volumes.CSIVolumeName, BuiltIn: b.newLocalVolumes(),
+		Saved: saved, Save: func(state []byte) { b.store.PutNodeValue(csiKey, state) },
 	}
 	if b.cluster != nil {
 		o.Client, o.OnChange = b.cluster.client, b.cluster.registration.Trigger

@@ -97,14 +97,7 @@ func (b *berth) runPodResources(ctx context.Context) error {
 	podresources.Run(ctx, podresources.Options{
 		Dir: filepath.Join(b.config.RootDir, "pod-resources"), Log: b.log, Devices: b.devices.Allocated,
 		Allocatable: b.devices.AllocatableDevices,
-		Pods: func() (out []*corev1.Pod) {
-			for _, s := range b.agent.StatusCache.List() {
-				if s.Status.Phase != corev1.PodSucceeded && s.Status.Phase != corev1.PodFailed {
-					out = append(out, s.Pod)
-				}
-			}
-			return out
-		},
+		Pods:        b.agent.StatusCache.ActivePods,
 	})
 	return nil
 }

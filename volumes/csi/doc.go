@@ -19,6 +19,15 @@
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json               publishing may have started
 //	<root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount                       publish target
 //
+// A raw block volume has one vol_data.json for all pods, and the mount point of a pod's device stands for its
+// publication. NAME is the name of the PersistentVolume:
+//
+//	<root>/plugins/kubernetes.io/csi/volumeDevices/NAME/data/vol_data.json   staging or publishing may have started
+//	<root>/plugins/kubernetes.io/csi/volumeDevices/NAME/dev/<uid>            device of a pod, a bind mount
+//	<root>/plugins/kubernetes.io/csi/volumeDevices/staging/NAME              staging target
+//	<root>/plugins/kubernetes.io/csi/volumeDevices/publish/NAME/<uid>        publish target
+//	<root>/pods/<uid>/volumeDevices/kubernetes.io~csi/NAME                   link to the publish target
+//
 // A vol_data.json is written before the first call and deleted after the last one. While it exists, the
 // volume may be mounted, and the call that removes it is repeated until it succeeds. A staged volume
 // without the mark of berth is that of another program and is not unstaged.

@@ -234,7 +234,8 @@ func (m *Manager) startExpansions(ctx context.Context) {
 	}
 	pods := map[types.UID]bool{} // with volumes of drivers that can expand them
 	for dir, data := range published {
-		if d, err := m.registered(data.Driver); err == nil && m.hasCapability(ctx, d, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME) {
+		d, err := m.registered(data.Driver)
+		if err == nil && m.hasCapability(ctx, d, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME) {
 			pods[podOf(dir)] = true
 		}
 	}
