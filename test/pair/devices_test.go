@@ -1,8 +1,13 @@
 package pair
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"berth/test/hosts"
 )
@@ -37,6 +42,37 @@ func (p *Pair) boundDevicePod(name string) string {
 	return p.pod(name, "resources: {limits: {"+nullDevice+": 1}}", "sleep")
 }
 
+// checkPodResources checks that the PodResources API names the devices of pods "one" and "two".
+func (p *Pair) checkPodResources() {
+	p.t.Helper()
+	conn, err := grpc.NewClient("unix://"+filepath.Join(p.Agent.RootDir, "pod-resources", "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close()
+	client := podresourcesv1.NewPodResourcesListerClient(conn)
+	seen := map[string]bool{}
+	for _, name := range []string{"one", "two"} {
+		r, err := client.Get(p.t.Context(), &podresourcesv1.GetPodResourcesRequest{PodName: name, PodNamespace: "default"})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		for _, c := range r.GetPodResources().GetContainers() {
+			for _, d := range c.GetDevices() {
+				for _, id := range d.GetDeviceIds() {
+					seen[d.GetResourceName()+" "+id] = true
+				}
+			}
+		}
+	}
+	all, err := client.GetAllocatableResources(p.t.Context(), &podresourcesv1.AllocatableResourcesRequest{})
+	if err != nil || len(seen) != 2 || !seen[nullDevice+" null-1"] || len(all.GetDevices()) != 1 ||
+		len(all.GetDevices()[0].GetDeviceIds()) != 2 {
+		p.t.Errorf("got devices %v of pods, %v of the node, %v", seen, all, err)
+	}
+}
+
 // TestDevices checks that the scheduler counts the resources of device plugins, and that the node
 // rejects a pod without a free device. Pods wait for their device plugin after a reboot.
 func TestDevices(t *testing.T) {
@@ -48,6 +84,7 @@ func TestDevices(t *testing.T) {
 	p.Apply(t, p.devicePod("two"))
 	p.waitForField("pod", "one", readyStatus, "True")
 	p.waitForField("pod", "two", readyStatus, "True")
+	p.checkPodResources()
 	p.Apply(t, p.devicePod("three"))
 	p.waitUntil("pod three to be unschedulable", func() string {
 		message := p.field("pod", "three", `.status.conditions[?(@.type=="PodScheduled")].message`)
