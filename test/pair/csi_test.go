@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"berth/internal/localvolumes"
 	"berth/test/hosts"
 	"berth/test/images"
 )
@@ -162,7 +163,20 @@ func (p *Pair) attachments() string {
 	return strings.Join(out, " ") + "; " + p.field("node", p.Node, ".status.volumesAttached[*].name")
 }
 
-// waitForCSINode waits until the CSINode has these drivers, in JSON.
+// waitForNodeID waits until the Node has this ID in the driver.
+func (p *Pair) waitForNodeID(want string) {
+	p.t.Helper()
+	p.waitUntil("node ID in the driver", func() string {
+		text := p.field("node", p.Node, `.metadata.annotations.csi\.volume\.kubernetes\.io/nodeid`)
+		ids := map[string]string{}
+		if err := json.Unmarshal([]byte(text), &ids); text != "" && err != nil || ids[csiName] != want {
+			return "got " + text
+		}
+		return ""
+	})
+}
+
+// waitForCSINode waits until the CSINode has these drivers besides the built-in one, in JSON.
 func (p *Pair) waitForCSINode(want string) {
 	p.t.Helper()
 	p.waitUntil("drivers of the CSINode", func() string {
@@ -170,7 +184,9 @@ func (p *Pair) waitForCSINode(want string) {
 		if err != nil {
 			return err.Error()
 		}
-		if got, err := json.Marshal(append([]storagev1.CSINodeDriver{}, n.Spec.Drivers...)); err != nil ||
+		drivers := slices.DeleteFunc(append([]storagev1.CSINodeDriver{}, n.Spec.Drivers...),
+			func(d storagev1.CSINodeDriver) bool { return d.Name == localvolumes.DriverName })
+		if got, err := json.Marshal(drivers); err != nil ||
 			string(got) != want {
 			return fmt.Sprintf("got %s, %v", got, err)
 		}
@@ -219,8 +235,7 @@ func TestCSIVolumes(t *testing.T) {
 	p.waitForCSINode(`[{"name":"csi.example.com","nodeID":"id-of-node",` +
 		`"topologyKeys":["topology.csi.example.com/node"],"allocatable":{"count":7}}]`)
 	p.waitForField("node", p.Node, `.metadata.labels.topology\.csi\.example\.com/node`, "id-of-node")
-	p.waitForField("node", p.Node, `.metadata.annotations.csi\.volume\.kubernetes\.io/nodeid`,
-		`{"csi.example.com":"id-of-node"}`)
+	p.waitForNodeID("id-of-node")
 
 	p.startAttacher()
 
@@ -263,7 +278,7 @@ func TestCSIVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.waitForCSINode("[]")
-	p.waitForField("node", p.Node, `.metadata.annotations.csi\.volume\.kubernetes\.io/nodeid`, "")
+	p.waitForNodeID("")
 }
 
 // checkLayout checks that the volumes of pod "one" have the layout of the kubelet, and the group of the pod.
