@@ -121,6 +121,8 @@ func (b *berth) kubeletHandlers() server.Handlers {
 		CheckReachable: b.reachable,
 		DialPort:       b.kubeletDial,
 		Stats:          b.nodeStats,
+		Why:            b.why,
+		Timeline:       b.timeline,
 		Metrics:        b.metrics.NodeHandler(),
 		Probes:         b.metrics.ProbesHandler(),
 		Config:         func() any { return b.config.Kubelet }, Health: b.health().Live.Handler("healthz"),

@@ -39,7 +39,7 @@ func (d *Defaults) users() {
 		resourceRule("read", "core", "configmaps endpoints persistentvolumeclaims persistentvolumeclaims/status pods "+
 			"replicationcontrollers replicationcontrollers/scale serviceaccounts services services/status"),
 		resourceRule("read", "core", "bindings limitranges namespaces/status pods/log pods/status "+
-			"replicationcontrollers/status resourcequotas resourcequotas/status"),
+			"pods/timeline pods/why replicationcontrollers/status resourcequotas resourcequotas/status"),
 		resourceRule("read", "core", "namespaces"),
 		resourceRule("read", "core events", "events"),
 		resourceRule("read", "discovery", "endpointslices"),

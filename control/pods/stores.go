@@ -60,6 +60,8 @@ func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Stora
 		"bindings":                 &Bindings{binding},
 		"pods/eviction":            &Eviction{pods: main, options: o},
 		"pods/log":                 &Log{locator},
+		"pods/why":                 &NodeView{podLocator: locator, kubeletPath: "podWhy"},
+		"pods/timeline":            &NodeView{podLocator: locator, kubeletPath: "podTimeline"},
 		"pods/exec":                &Exec{locator},
 		"pods/attach":              &Attach{locator},
 		"pods/portforward":         &PortForward{locator},

@@ -44,9 +44,15 @@ func everything(t *testing.T) Handlers {
 		CheckReachable: func(context.Context, PodRef) error { return errReached },
 		DialPort:       func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, errReached },
 		Stats:          func(context.Context, bool) (Stats, error) { return Stats{}, nil },
-		Checkpoint:     func(context.Context, CheckpointRequest) (string, error) { return "", errReached },
-		SetVerbosity:   func(int) {},
-		Config:         func() any { return map[string]int{"maxPods": 110} },
+		Why: func(context.Context, string, string) (nodeapi.PodExplanation, error) {
+			return nodeapi.PodExplanation{}, nil
+		},
+		Timeline: func(_ context.Context, _, name string) (nodeapi.Timeline, error) {
+			return nodeapi.Timeline{}, nodeapi.NotFound(name)
+		},
+		Checkpoint:   func(context.Context, CheckpointRequest) (string, error) { return "", errReached },
+		SetVerbosity: func(int) {},
+		Config:       func() any { return map[string]int{"maxPods": 110} },
 	}
 }
 
@@ -71,6 +77,8 @@ var paths = []struct {
 	{"GET", "/logs/", []string{"get log"}, 200},
 	{"GET", "/logs/syslog", []string{"get log"}, 200},
 	{"GET", "/containerLogs/ns/p/c", []string{"get proxy"}, 200},
+	{"GET", "/podWhy/ns/p", []string{"get proxy"}, 200},
+	{"GET", "/podTimeline/ns/p", []string{"get proxy"}, 404},
 	{"POST", "/checkpoint/ns/p/c", []string{"create checkpoint"}, 500},
 	{"GET", "/checkpoint/ns/p/c", []string{"get checkpoint"}, 404},
 	{"GET", "/debug/pprof/", []string{"get proxy"}, 200},

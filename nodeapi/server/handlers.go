@@ -35,6 +35,9 @@ type Handlers struct {
 	DialPort func(ctx context.Context, pod PodRef, port uint16) (nodeapi.Stream, error)
 	// Stats measures the usage of the node and its pods, optionally with file systems.
 	Stats func(ctx context.Context, disks bool) (Stats, error)
+	// Why returns what a pod is waiting for, Timeline the actions executed for it.
+	Why      func(ctx context.Context, namespace, name string) (nodeapi.PodExplanation, error)
+	Timeline func(ctx context.Context, namespace, name string) (nodeapi.Timeline, error)
 	// Metrics serves the agent's metrics, Probes those of the probes.
 	Metrics, Probes http.Handler
 	// Config returns the active configuration, to be encoded as JSON.
@@ -112,6 +115,19 @@ func list(w http.ResponseWriter, r *http.Request, ask func(context.Context) (*co
 		out.Items = []corev1.Pod{}
 	}
 	writeJSON(w, out)
+}
+
+// podView serves what berth knows about a pod beyond its status, as JSON.
+func podView[T any](fetch func(ctx context.Context, namespace, name string) (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		pod := podOf(r)
+		v, err := fetch(r.Context(), pod.Namespace, pod.Name)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		writeJSON(w, v)
+	}
 }
 
 // configz serves the active configuration under upstream's key.

@@ -187,6 +187,8 @@ func (s *server) table() []route {
 		{get, "/logs/{path...}", permLogs, true, h.SystemLogDir != "", s.nodeLogs},
 		{get, "/localvolumes", permProxy, false, h.LocalVolumes != nil, through(h.LocalVolumes)},
 		{putDelete, "/localvolumes/{name}", permProxy, false, h.LocalVolumes != nil, through(h.LocalVolumes)},
+		{get, "/podWhy" + pod, permProxy, true, h.Why != nil, podView(h.Why)},
+		{get, "/podTimeline" + pod, permProxy, true, h.Timeline != nil, podView(h.Timeline)},
 		{post, "/checkpoint" + container, permCheckpoint, false, h.Checkpoint != nil, s.checkpoint},
 		{get, "/checkpoint/", permCheckpoint, false, true, http.NotFound},
 		{getPost, "/debug/pprof/{profile...}", permProxy, true, true, profiling},
