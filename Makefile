@@ -29,7 +29,10 @@ export GOFLAGS ?= -buildvcs=false
 # A program built with the race detector would sleep for a second at each exit.
 export GORACE ?= atexit_sleep_ms=0
 
-.PHONY: build build-all deb test test-stress diagrams lint bench sim fuzz e2e torture conformance differential differential-dns placements mutations up down deps generate
+.PHONY: ui build build-all deb test test-stress diagrams lint bench sim fuzz e2e torture conformance differential differential-dns placements mutations up down deps generate
+
+ui: ## ui/dist from its sources in ui/, with npm and Node.js; the result is checked in
+	cd ui && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 
 build: ## bin/berth and bin/berth-control for this machine, static
 	GOWORK=off CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth ./cmd/berth-control
@@ -66,6 +69,8 @@ lint: $(GOLANGCI) $(VALE) $(GOVULNCHECK) ## gofmt, vet, golangci-lint, known vul
 	go run ./test/lint commits .
 	go run ./test/lint strings .
 	$(VALE) --output line --no-wrap $$(git ls-files '*.md' '*.go' | grep -v zz_generated)
+	@if command -v npm >/dev/null; then cd ui && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run compare; \
+		else echo "ui/dist is not compared with its sources: npm is not installed"; fi
 	go vet ./... ./test/...
 	$(GOLANGCI) run --concurrency 1 ./... ./test/...
 	./test/vulncheck.sh $(GOVULNCHECK)

@@ -99,6 +99,8 @@ type Config struct {
 	EnabledAdmissionPlugins, DisabledAdmissionPlugins []string
 	// AdmissionConfigFile is a file of kind AdmissionConfiguration. If empty, plugins have their defaults.
 	AdmissionConfigFile string
+	// UI serves the web page below /ui/.
+	UI bool
 	// Version is the version of this program, for logs and /version.
 	Version string
 	Log     *slog.Logger
@@ -121,7 +123,7 @@ func Default() Config {
 		ServiceRepairInterval:       3 * time.Minute,
 		ExtendTokenExpiration:       true, Controllers: []string{allControllers},
 		MaxRequestsInFlight: 400, MaxMutatingRequestsInFlight: 200,
-		Audit: audit.DefaultOptions(), Authentication: authn.DefaultOptions(),
+		Audit: audit.DefaultOptions(), Authentication: authn.DefaultOptions(), UI: true,
 	}
 }
 

@@ -82,6 +82,7 @@ type ConfigFile struct {
 	AdmissionControlConfigFile          string          `json:"admissionControlConfigFile,omitempty"`
 	EncryptionProviderConfig            string          `json:"encryptionProviderConfig,omitempty"`
 	EncryptionProviderConfigReload      *bool           `json:"encryptionProviderConfigAutomaticReload,omitempty"`
+	UI                                  *bool           `json:"ui,omitempty"`
 }
 
 // ReadConfigFile reads a configuration file. Errors name the line and the field.
@@ -198,6 +199,7 @@ func (f *ConfigFile) ApplyTo(c *Config, isSet func(flag string) bool) {
 	text("encryption-provider-config", &c.EncryptionConfig, f.EncryptionProviderConfig)
 	setIfGiven(isSet, "encryption-provider-config-automatic-reload", &c.EncryptionConfigReload,
 		f.EncryptionProviderConfigReload)
+	setIfGiven(isSet, "ui", &c.UI, f.UI)
 }
 
 // applyListen copies the address and the port of the API.

@@ -20,7 +20,8 @@ import (
 // handlers returns the library's handler chain with the handlers of this package.
 func (s *Server) handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
 	api = s.withoutProxyBodyTimeout(s.withAggregation(s.withStorageQuota(api)))
-	return withBodyReadTimeout(s.access.attempts.Handler(genericapiserver.DefaultBuildHandlerChain(api, c)))
+	chain := s.access.attempts.Handler(genericapiserver.DefaultBuildHandlerChain(api, c))
+	return withBodyReadTimeout(s.withUI(chain))
 }
 
 // withStorageQuota rejects writes while the store is over its quota or its file system is almost

@@ -229,7 +229,8 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config.ShutdownWatchTerminationGracePeriod = time.Second
 	s.encryption.addHealthChecks(config)
 	config.AddHealthChecks(healthz.NamedCheck("etcd", newCachedCheck(s.checkEtcd).check))
-	config.Authentication.Authenticator, config.Authentication.APIAudiences = s.access.authenticator, s.access.audiences
+	config.Authentication.Authenticator = s.requestAuthenticator()
+	config.Authentication.APIAudiences = s.access.audiences
 	if proxy := s.access.sources.RequestHeader; proxy != nil {
 		config.Authentication.RequestHeaderConfig = proxy
 		if err := config.Authentication.ApplyClientCert(proxy.CAContentProvider, config.SecureServing); err != nil {

@@ -47,6 +47,7 @@ type access struct {
 	authorizer    authorizer.Authorizer
 	aggregation   *authz.ClusterRoleAggregation
 	identities    identities
+	sessionKey    []byte        // signs sessions of the web page
 	policyStored  chan struct{} // closed when the default roles exist
 	drained       chan struct{} // closed when all requests are done
 }
@@ -57,11 +58,7 @@ func (a *Assembly) openAccess() (err error) {
 	x := &a.access
 	x.drained, x.policyStored = make(chan struct{}), make(chan struct{})
 	x.audiences = authenticator.Audiences{a.ServiceAccountIssuer}
-	key, former, err := a.Authority.ServiceAccountKeys()
-	if err != nil {
-		return err
-	}
-	if x.keys, err = tokens.NewKeyring(key, former...); err != nil {
+	if err := a.openKeys(); err != nil {
 		return err
 	}
 	x.attempts, x.tokenCache = tokens.NewAttempts(nil), tokens.NewBootstrapCache(a.Client)
@@ -74,6 +71,19 @@ func (a *Assembly) openAccess() (err error) {
 		return err
 	}
 	x.aggregation, err = authz.NewClusterRoleAggregation(a.Informers, a.Client.RbacV1().ClusterRoles(), a.Log)
+	return err
+}
+
+// openKeys opens the keys of service account tokens, and derives that of the sessions of the web page.
+func (a *Assembly) openKeys() error {
+	key, former, err := a.Authority.ServiceAccountKeys()
+	if err != nil {
+		return err
+	}
+	if a.access.keys, err = tokens.NewKeyring(key, former...); err != nil {
+		return err
+	}
+	a.access.sessionKey, err = sessionKey(key)
 	return err
 }
 

@@ -161,6 +161,7 @@ func serveFlags(f *pflag.FlagSet, c *control.Config, verbosity *int) {
 		"controllers to enable: '*' enables all, 'foo' enables "+
 			"the controller foo, '-foo' disables it; known controllers: "+strings.Join(control.ControllerNames(), ", "),
 	)
+	f.BoolVar(&c.UI, "ui", c.UI, "serve the web page below /ui/; berth-control ui prints a link to it")
 	storeFlags(f, c)
 	tokenAndCertificateFlags(f, c)
 	nodeAndServiceFlags(f, c)

@@ -206,6 +206,9 @@ var allowedImports = map[string][]string{
 	"control/localvolumes":  {"internal/localvolumes"},
 	"internal/localvolumes": {},
 
+	"ui":         {},
+	"control/ui": {"ui"},
+
 	"control/audit":    {"internal/strictyaml"},
 	"control/fairness": {},
 
