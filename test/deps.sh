@@ -18,6 +18,10 @@ need /usr/bin/dbus-daemon dbus-daemon # a bus of the tests' own, with a stand-in
 need /usr/bin/systemd-analyze systemd # checks the unit files; nothing of it is started
 need /usr/bin/systemd-nspawn systemd-container # test/nspawn boots hosts with systemd in containers
 need /usr/sbin/debootstrap debootstrap         # and makes what they boot from
+if [ "${1-}" != any ]; then # make up needs no browser
+	need /usr/bin/chromium chromium # drives the web page
+	need /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf fonts-dejavu-core
+fi
 if [ "$(uname -m)" = x86_64 ]; then # test/vm boots a machine; what it is made of is only unpacked
 	need /usr/bin/qemu-system-x86_64 qemu-system-x86
 	need /sbin/mkfs.ext4 e2fsprogs

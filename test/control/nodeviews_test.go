@@ -46,7 +46,8 @@ func TestPodsWhyAndTimeline(t *testing.T) {
 	s.Apply(t, podYAML("big", "64", ""))
 	client := viewer(t, s)
 	get := func(path string) []byte { // an error is a Status
-		out, _ := client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/default/pods/" + path).DoRaw(t.Context())
+		out, _ := client.CoreV1().RESTClient().Get().
+			AbsPath("/api/v1/namespaces/default/pods/" + path).DoRaw(t.Context())
 		return out
 	}
 	for view, path := range map[string]string{"why": "podWhy", "timeline": "podTimeline"} {

@@ -47,6 +47,16 @@ func startServer(ctx context.Context, repo string) (*server, error) {
 	})
 }
 
+// link returns a link to the web page that signs the administrator in.
+func (s *server) link(ctx context.Context) (string, error) {
+	repo, err := hosts.RepoRoot()
+	if err != nil {
+		return "", err
+	}
+	line, err := output(ctx, program(repo, "berth-control"), "ui", "--kubeconfig", s.kubeconfig)
+	return strings.TrimSpace(line), err
+}
+
 // join joins this host with the command that the server prints. It returns the flags for the agent that
 // name the written files.
 func (s *server) join(ctx context.Context, repo string) ([]string, error) {

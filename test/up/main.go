@@ -186,6 +186,11 @@ func (n *node) show(ctx context.Context, s *server) error {
 		return fmt.Errorf("get the page of the web pod at %s: %w", ip, err)
 	}
 	fmt.Printf("\n$ curl http://%s\n%s\n", ip, page)
+	link, err := s.link(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n$ berth-control ui                # a link to the web page, for one use within 5 minutes\n%s\n\n", link)
 	fmt.Printf(`What to try next:
   export KUBECONFIG=%s; alias kubectl=%q
   kubectl get nodes -o wide; kubectl describe pod web; kubectl top pods
