@@ -57,6 +57,7 @@ A configuration file has the same settings as the flags. A flag takes precedence
     caFile: /etc/etcd/ca.crt
     certFile: /etc/etcd/client.crt
     keyFile: /etc/etcd/client.key
+  ui: true                          # serve the web page below /ui/
 
 Known controllers: ` + strings.Join(control.ControllerNames(), ", ") + `.`,
 		Args: cobra.NoArgs,

@@ -26,7 +26,8 @@ func checkComments(dir string, banned *regexp.Regexp) (found []string, err error
 		}
 		name := d.Name()
 		if d.IsDir() {
-			if path != dir && (name == ".git" || name == ".cache" || name == "testdata" || name == "bin") {
+			skipped := []string{".git", ".cache", "testdata", "bin", "node_modules"}
+			if path != dir && slices.Contains(skipped, name) {
 				return filepath.SkipDir
 			}
 			return nil

@@ -131,6 +131,39 @@ export function useAllowed(access: Access | undefined): boolean {
 }
 
 const rowHeight = 30;
+const collator = new Intl.Collator(undefined, { numeric: true });
+
+// Rows are replaced when their objects change, so what is derived from a row stays valid.
+const sortKeys = new WeakMap<Row, string>();
+
+function sortKey(row: Row): string {
+  let key = sortKeys.get(row);
+  if (key === undefined) {
+    const m = row.object.metadata;
+    sortKeys.set(row, key = `${m.namespace ?? ""}/${m.name}`);
+  }
+  return key;
+}
+
+function compareKeys(a: Row, b: Row): number {
+  const x = sortKey(a);
+  const y = sortKey(b);
+  return x < y ? -1 : x > y ? 1 : 0;
+}
+
+const searchTexts = new WeakMap<Row, string>();
+
+// searchText returns what a search matches: cells, labels, namespace and owners, in lower case.
+export function searchText(row: Row): string {
+  let text = searchTexts.get(row);
+  if (text === undefined) {
+    const m = row.object.metadata;
+    const labels = Object.entries(m.labels ?? {}).map(([k, v]) => `${k}=${v}`);
+    const owners = (m.ownerReferences ?? []).map((o) => `${o.kind}/${o.name}`);
+    searchTexts.set(row, text = [m.namespace, ...row.cells, ...labels, ...owners].join(" ").toLowerCase());
+  }
+  return text;
+}
 
 // PodTable shows the columns of kubectl get -o wide. It draws only the rows that are visible.
 export function PodTable({ list, rows, allNamespaces, label }:
@@ -159,13 +192,10 @@ export function PodTable({ list, rows, allNamespaces, label }:
       if (by >= 0) {
         const x = value(a);
         const y = value(b);
-        const n = typeof x === "number" && typeof y === "number" ? x - y
-          : String(x).localeCompare(String(y), undefined, { numeric: true });
+        const n = typeof x === "number" && typeof y === "number" ? x - y : collator.compare(String(x), String(y));
         if (n !== 0) return sort.down ? -n : n;
       }
-      const m = a.object.metadata;
-      const o = b.object.metadata;
-      return (m.namespace ?? "").localeCompare(o.namespace ?? "") || m.name.localeCompare(o.name);
+      return compareKeys(a, b);
     };
     return [...rows].sort(compare);
   }, [rows, sort, list.columns]);

@@ -2,7 +2,7 @@
 import { render } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { APIError, forgetAnswers, getSession, setSignedOutHandler, signIn, signOut, type Session } from "./api";
-import { Live, PodTable, Problem } from "./components";
+import { Live, PodTable, Problem, searchText } from "./components";
 import { count, plain } from "./format";
 import { objectPath } from "./model";
 import { NodeView, NodesView } from "./nodes";
@@ -181,13 +181,7 @@ function Pods({ namespace, search }: { namespace: string; search: { current: HTM
   const rows = useMemo(() => {
     const all = [...list.rows.values()];
     if (words.length === 0) return all;
-    return all.filter((r) => {
-      const m = r.object.metadata;
-      const labels = Object.entries(m.labels ?? {}).map(([k, v]) => `${k}=${v}`);
-      const owners = (m.ownerReferences ?? []).map((o) => `${o.kind}/${o.name}`);
-      const text = [m.namespace, ...r.cells, ...labels, ...owners].join(" ").toLowerCase();
-      return words.every((w) => text.includes(w));
-    });
+    return all.filter((r) => words.every((w) => searchText(r).includes(w)));
   }, [list, words.join(" ")]);
   return (
     <section class="fill">
