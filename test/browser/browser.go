@@ -9,7 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,6 +39,7 @@ type Page struct {
 	t        testing.TB
 	ctx      context.Context //nolint:containedctx // the page is this context
 	problems chan string
+	home     string // directory of all files of the browser
 }
 
 // Open starts a browser with an empty profile and opens a page. It ends with the test.
@@ -52,7 +56,7 @@ func Open(t testing.TB, width, height int) *Page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { removeAll(t, home) })
+	t.Cleanup(func() { removeHome(t, home) })
 	options := append(chromedp.DefaultExecAllocatorOptions[:], //nolint:gocritic // a new slice
 		chromedp.ExecPath(self), chromedp.UserDataDir(filepath.Join(home, "profile")), chromedp.NoSandbox,
 		chromedp.WindowSize(width, height), chromedp.WSURLReadTimeout(startTimeout),
@@ -71,7 +75,7 @@ func Open(t testing.TB, width, height int) *Page {
 		stopAllocator()
 		chromedp.FromContext(allocator).Allocator.Wait()
 	})
-	p := &Page{t: t, ctx: ctx, problems: make(chan string, 1000)}
+	p := &Page{t: t, ctx: ctx, problems: make(chan string, 1000), home: home}
 	chromedp.ListenTarget(ctx, p.listen)
 	// The first run must have no deadline: it would end the browser.
 	if err := chromedp.Run(ctx, log.Enable()); err != nil {
@@ -81,15 +85,38 @@ func Open(t testing.TB, width, height int) *Page {
 	return p
 }
 
-// removeAll removes a directory in which the last processes of a browser may still write.
-func removeAll(t testing.TB, dir string) {
+// removeHome removes the directory of a browser when its last process has ended. Processes that outlive the main one
+// would create files again.
+func removeHome(t testing.TB, dir string) {
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
-	if err := hosts.WaitFor(ctx, "removal of "+dir, func() (bool, error) {
-		return os.RemoveAll(dir) == nil, nil
+	if err := hosts.WaitFor(ctx, "end of the processes of "+dir, func() (bool, error) {
+		left := processesOf(dir)
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // fails if the process has ended
+		}
+		return len(left) == 0, nil
 	}); err != nil {
 		t.Error(err)
 	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Error(err)
+	}
+}
+
+// processesOf returns the processes with this home directory. It ignores those that have ended.
+func processesOf(home string) (out []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is valid
+	for _, name := range files {
+		environment, err := os.ReadFile(name)
+		if err != nil || !slices.Contains(strings.Split(string(environment), "\x00"), "HOME="+home) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out
 }
 
 // listen records exceptions of scripts and violations of the content security policy.
