@@ -123,10 +123,9 @@ func (b *berth) kubeletHandlers() server.Handlers {
 		Stats:          b.nodeStats,
 		Why:            b.why, Timeline: b.timeline,
 		Metrics: b.metrics.NodeHandler(), Probes: b.metrics.ProbesHandler(),
-		Config:       func() any { return b.config.Kubelet },
-		Health:       b.health().Live.Handler("healthz"),
-		Checkpoint:   b.kubeletCheckpoint,
-		LocalVolumes: b.localVolumesHandler(),
+		Config:     func() any { return b.config.Kubelet },
+		Health:     b.health().Live.Handler("healthz"),
+		Checkpoint: b.kubeletCheckpoint, LocalVolumes: b.localVolumesHandler(),
 		SetVerbosity: func(v int) { b.logLevel.Set(telemetry.Level(v)) },
 	}
 	if b.config.Server.SystemLogHandler {

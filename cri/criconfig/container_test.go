@@ -496,7 +496,6 @@ func TestContainerWithUnsupportedFeature(t *testing.T) {
 		"resources.claims: ": func(c *corev1.Container) {
 			c.Resources.Claims = []corev1.ResourceClaim{{Name: "x"}}
 		},
-		"volumeDevices: ": func(c *corev1.Container) { c.VolumeDevices = []corev1.VolumeDevice{{Name: "x"}} },
 		"volumeMounts[0].bindMountOptions: ": func(c *corev1.Container) {
 			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/a", BindMountOptions: []string{"noexec"}}}
 		},
