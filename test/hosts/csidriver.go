@@ -20,10 +20,15 @@ type CSIDriver struct {
 	logf  string
 }
 
+// BuildCSIDriver builds the test driver.
+func BuildCSIDriver(ctx context.Context) (string, error) {
+	return buildPackage(ctx, "csidriver", "test", "./csidriver", BuildOptions{})
+}
+
 // StartCSIDriver starts a driver for an agent that may or may not be running. It does not wait for the registration.
 // The driver exits when this process exits.
 func (a *Agent) StartCSIDriver(ctx context.Context, name string) (*CSIDriver, error) {
-	program, err := buildPackage(ctx, "csidriver", "test", "./csidriver", BuildOptions{})
+	program, err := BuildCSIDriver(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,8 @@ func build(ctx context.Context) (err error) {
 		{"berth-control", func(ctx context.Context) (string, error) {
 			return hosts.BuildControl(ctx, hosts.BuildOptions{})
 		}},
+		{"CSI driver", hosts.BuildCSIDriver},
+		{"device plugin", hosts.BuildDevicePlugin},
 		{"kubectl", func(context.Context) (string, error) { return hosts.Kubectl() }},
 		{"containerd", hosts.Containerd2},
 		{"runc", hosts.Runc},

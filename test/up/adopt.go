@@ -27,6 +27,7 @@ var (
 	home     = cmp.Or(os.Getenv("BERTH_UP_HOME"), "/var/lib/berth-quickstart") // directory of all files
 	programs = os.Getenv("BERTH_UP_PROGRAMS")                                  // program directory; default: bin
 	settings = os.Getenv("BERTH_UP_SETTINGS")                                  // more agent configuration
+	nodeIP   = os.Getenv("BERTH_UP_NODE_IP")                                   // empty: that of the default route
 )
 
 func path(name string) string { return filepath.Join(home, name) }
@@ -77,6 +78,9 @@ kind: BerthConfiguration
 serviceProxy: "%s"
 clusterDNSServer: "%s"
 `, path("logs"), path("ca.crt"), settings, services, services)
+	if nodeIP != "" {
+		config += fmt.Sprintf("nodeIPs: [%q]\n", nodeIP)
+	}
 	if err := os.WriteFile(path("config.yaml"), []byte(config), 0o644); err != nil {
 		return nil, err
 	}

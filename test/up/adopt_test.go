@@ -191,7 +191,7 @@ func (q *quickstart) run(args ...string) string {
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), "BERTH_UP_SERVICES="+q.services, "BERTH_UP_HOME="+q.home,
-		"BERTH_UP_PROGRAMS="+q.bin, fmt.Sprintf(
+		"BERTH_UP_PROGRAMS="+q.bin, "BERTH_UP_NODE_IP="+q.host.Gateway.String(), fmt.Sprintf(
 			"BERTH_UP_SETTINGS=cgroupRoot: %s\ncgroupDriver: cgroupfs\naddress: %s\nhealthzPort: 0\n",
 			q.host.CgroupRoot, q.host.Gateway))
 	var out, stderr bytes.Buffer
