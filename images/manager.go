@@ -140,7 +140,7 @@ func (m *Manager) Present(ctx context.Context, pod *corev1.Pod, image string,
 		return plan.Image{}, false, invalidName(image, err)
 	}
 	img, present, err := m.status(ctx, image, n)
-	if err != nil || !present || !m.verifyAccess(pod, n, img.ID, secrets) {
+	if err != nil || !present || !m.verifyAccess(ctx, pod, n, img.ID, secrets) {
 		return plan.Image{}, false, err
 	}
 	return img, true, nil

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	kubeletconfigv1 "k8s.io/kubelet/config/v1"
 	credentialproviderv1 "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
@@ -338,9 +339,17 @@ func (k *NodeCredentials) callProvider(
 	return r.Auth, nil
 }
 
-// accountUID returns the UID of the service account of a pod, if a plugin was called for it.
-func (k *NodeCredentials) accountUID(pod *corev1.Pod) (types.UID, bool) {
-	if k == nil {
+// accountUID returns the UID of the service account of a pod. While the API server does not respond, it is the UID at the
+// last call of a plugin: without the server, no other account gets the name.
+func (k *NodeCredentials) accountUID(ctx context.Context, pod *corev1.Pod) (types.UID, bool) {
+	if k == nil || k.opt.Account == nil {
+		return "", false
+	}
+	sa, err := k.opt.Account(ctx, pod.Namespace, pod.Spec.ServiceAccountName)
+	if err == nil {
+		return sa.UID, true
+	}
+	if apierrors.IsNotFound(err) {
 		return "", false
 	}
 	k.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 const (
 	providerTimeout = time.Minute // of a call, as upstream
 	maxResponse     = 1 << 20     // bytes
-	maxProviderText = 256         // bytes of the error output in errors
 )
 
 // call runs the plugin. Neither its output nor the token is part of an error.
@@ -35,9 +33,9 @@ func (p *provider) call(
 	}
 	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
-	out, problems := limitedBuffer{limit: maxResponse}, limitedBuffer{limit: maxProviderText}
+	out := limitedBuffer{limit: maxResponse}
 	cmd := exec.CommandContext(ctx, p.path, p.Args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &out, &problems
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(request), &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // a child may keep the output open
@@ -49,14 +47,7 @@ func (p *provider) call(
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		text := strings.TrimSpace(string(problems.data))
-		if token != "" {
-			text = strings.ReplaceAll(text, token, "[token]")
-		}
-		if text == "" {
-			return nil, err
-		}
-		return nil, fmt.Errorf("%w: %s", err, text)
+		return nil, err
 	}
 	if out.full {
 		return nil, fmt.Errorf("the response has more than %d bytes", maxResponse)

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -45,7 +46,9 @@ const (
 
 // verifyAccess reports whether a pod may use an image that is on the node. A pod that may not must
 // get the same result as for an absent image: whether an image is on the node is confidential.
-func (m *Manager) verifyAccess(pod *corev1.Pod, n podspec.ImageName, id string, secrets plan.Objects) bool {
+func (m *Manager) verifyAccess(
+	ctx context.Context, pod *corev1.Pod, n podspec.ImageName, id string, secrets plan.Objects,
+) bool {
 	known, pulled := m.records.lookup(n, id)
 	result := resultMustAuthenticate
 	switch {
@@ -53,7 +56,7 @@ func (m *Manager) verifyAccess(pod *corev1.Pod, n podspec.ImageName, id string, 
 		result = resultPolicyAllowed
 	case known.NodePodsAccessible:
 		result = resultRecordFound
-	case m.matchesAccount(known, pod):
+	case m.matchesAccount(ctx, known, pod):
 		result = resultRecordFound
 	case len(known.KubernetesSecrets) > 0:
 		ring, _ := newKeyring(pod.Namespace, pod.Spec.ImagePullSecrets, secrets)
@@ -70,8 +73,16 @@ func (m *Manager) verifyAccess(pod *corev1.Pod, n podspec.ImageName, id string, 
 }
 
 // matchesAccount reports whether an image was pulled with credentials for the service account of a pod.
-func (m *Manager) matchesAccount(known kubeletv1beta1.ImagePullCredentials, pod *corev1.Pod) bool {
-	uid, ok := m.node.accountUID(pod)
+func (m *Manager) matchesAccount(
+	ctx context.Context, known kubeletv1beta1.ImagePullCredentials, pod *corev1.Pod,
+) bool {
+	i := slices.IndexFunc(known.KubernetesServiceAccounts, func(a kubeletv1beta1.ImagePullServiceAccount) bool {
+		return a.Namespace == pod.Namespace && a.Name == pod.Spec.ServiceAccountName
+	})
+	if i < 0 {
+		return false
+	}
+	uid, ok := m.node.accountUID(ctx, pod)
 	return ok && slices.Contains(known.KubernetesServiceAccounts, kubeletv1beta1.ImagePullServiceAccount{
 		UID: string(uid), Namespace: pod.Namespace, Name: pod.Spec.ServiceAccountName})
 }

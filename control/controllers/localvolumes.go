@@ -83,26 +83,32 @@ func newLocalProvisioner(c Config) ([]*controller, error) {
 	}
 	p.ctrl = c.newController(p.sync)
 	p.ctrl.workers, p.ctrl.prepare = provisionWorkers, p.createObjects
-	p.ctrl.waitFor(p.classes, p.reports)
+	p.ctrl.waitFor(p.reports)
 	for _, watch := range []struct {
 		informer cache.SharedIndexInformer
 		keys     func(obj any) []string
 	}{
 		{p.claims, p.keysOfClaim},
 		{p.volumes, p.keysOfVolume},
-		{p.nodes, nil},
+		{p.classes, p.keysOfClass},
 	} {
-		var err error
-		if watch.keys == nil {
-			err = p.ctrl.addEventHandler(watch.informer, p.nodeHandler())
-		} else {
-			err = p.ctrl.watch(watch.informer, watch.keys)
-		}
-		if err != nil {
+		if err := p.ctrl.watch(watch.informer, watch.keys); err != nil {
 			return nil, err
 		}
 	}
-	return []*controller{p.ctrl}, nil
+	return []*controller{p.ctrl}, p.ctrl.addEventHandler(p.nodes, p.nodeHandler())
+}
+
+// keysOfClass returns all nodes: they publish their capacity for each class of the driver.
+func (p *localProvisioner) keysOfClass(obj any) (out []string) {
+	class, ok := obj.(*storagev1.StorageClass)
+	if !ok || class.Provisioner != nodevolumes.DriverName {
+		return nil
+	}
+	for _, name := range p.nodes.GetIndexer().ListKeys() {
+		out = append(out, nodeKeyPrefix+name)
+	}
+	return out
 }
 
 // nodeHandler queues nodes that become ready: heartbeats do not matter.
@@ -284,7 +290,7 @@ func (p *localProvisioner) provisionFailed(
 	return nil
 }
 
-// roomiestNode returns the node with most free space, or "" if none has that many bytes.
+// roomiestNode returns the ready node with most free space, or "" if none has that many bytes.
 func (p *localProvisioner) roomiestNode(bytes int64) (node string) {
 	for _, obj := range p.reports.GetIndexer().List() {
 		c, ok := obj.(*storagev1.CSIStorageCapacity)
@@ -292,9 +298,21 @@ func (p *localProvisioner) roomiestNode(bytes int64) (node string) {
 			c.Capacity.Value() < bytes {
 			continue
 		}
-		node, bytes = c.NodeTopology.MatchLabels[nodevolumes.TopologyKey], c.Capacity.Value()
+		name := c.NodeTopology.MatchLabels[nodevolumes.TopologyKey]
+		if n := p.node(name); n == nil || !nodeReady(n) || n.Spec.Unschedulable {
+			continue
+		}
+		node, bytes = name, c.Capacity.Value()
 	}
 	return node
+}
+
+func (p *localProvisioner) node(name string) *corev1.Node {
+	obj, _, err := p.nodes.GetIndexer().GetByKey(name)
+	if n, ok := obj.(*corev1.Node); err == nil && ok {
+		return n
+	}
+	return nil
 }
 
 // syncVolume deletes the volume of a released PersistentVolume.
@@ -312,6 +330,11 @@ func (p *localProvisioner) syncVolume(ctx context.Context, name string) (time.Du
 		err := p.NodeVolumes.Delete(ctx, node, v.Spec.CSI.VolumeHandle)
 		if errors.Is(err, ErrVolumeInUse) {
 			return busyInterval, nil // the node has not unmounted it yet
+		}
+		if err != nil && p.node(node) == nil {
+			p.Events.Eventf(v, corev1.EventTypeWarning, "VolumeFailedDelete", "node %s does not exist; if it does not return, "+
+				"remove the finalizer %s", node, localvolumes.Finalizer)
+			return unsupportedInterval, nil
 		}
 		if err != nil {
 			p.Events.Eventf(v, corev1.EventTypeWarning, "VolumeFailedDelete", "failed to delete the volume on node %s: %v",

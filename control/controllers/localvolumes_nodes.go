@@ -49,12 +49,12 @@ func (p *localProvisioner) syncNode(ctx context.Context, name string) (time.Dura
 func (p *localProvisioner) deleteUnreferenced(ctx context.Context, node string, list []nodevolumes.Volume) {
 	known := map[string]bool{}
 	for _, obj := range p.volumes.GetIndexer().List() {
-		if v, ok := obj.(*corev1.PersistentVolume); ok && localvolumes.Provides(v) {
+		if v, ok := obj.(*corev1.PersistentVolume); ok && localvolumes.Provides(v) && localvolumes.NodeOf(v) == node {
 			known[v.Spec.CSI.VolumeHandle] = true
 		}
 	}
 	for _, obj := range p.claims.GetIndexer().List() {
-		if c, ok := obj.(*corev1.PersistentVolumeClaim); ok {
+		if c, ok := obj.(*corev1.PersistentVolumeClaim); ok && c.Spec.VolumeName == "" { // it may get the volume yet
 			known[localvolumes.VolumeName(c)] = true
 		}
 	}
@@ -129,7 +129,7 @@ func (p *localProvisioner) publishClassCapacity(
 	return nil
 }
 
-// capacityName returns the name of the CSIStorageCapacity of a node. The UID tells a node from an earlier one whose
+// capacityName returns the name of the CSIStorageCapacity of a node. The UID distinguishes a node from an earlier one whose
 // objects the garbage collector has not deleted yet.
 func capacityName(class string, node *corev1.Node) string {
 	const longest = 253

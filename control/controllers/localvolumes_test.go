@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,10 +12,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
 
 	"berth/control/localvolumes"
 	nodevolumes "berth/internal/localvolumes"
@@ -278,6 +281,71 @@ func TestGrowthWaitsForTheNode(t *testing.T) {
 		if c := getClaim(t, p.client, "data"); len(c.Status.Conditions) > 0 ||
 			c.Status.Capacity.Storage().String() != "2Gi" {
 			t.Errorf("status: %+v", c.Status)
+		}
+	})
+}
+
+// TestImmediateClassSelectsReadyNode creates a claim of a class that does not wait for pods.
+func TestImmediateClassSelectsReadyNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startProvisioner(t)
+		class := localvolumes.Class(false)
+		class.Name, class.VolumeBindingMode = "now", ptr.To(storagev1.VolumeBindingImmediate)
+		if _, err := p.client.StorageV1().StorageClasses().Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.nodes.set(func() { p.nodes.free["n1"] = 50 << 30 })
+		p.settle()
+		if got := p.capacities(); len(got) != 4 {
+			t.Errorf("capacities of both classes: %v", got)
+		}
+		full := newNode("n1", corev1.ConditionFalse)
+		if _, err := p.client.CoreV1().Nodes().Update(t.Context(), full, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.settle()
+		p.create(testClaim("data", "now"))
+		p.requireVolumes("n2/pvc-data 1Gi")
+
+		// A volume of a claim that got one on another node was created by a request whose response was lost.
+		p.nodes.set(func() {
+			p.nodes.volumes["n2/pvc-lost"] = nodevolumes.Volume{Name: "pvc-lost"}
+			p.nodes.volumes["n1/pvc-data"] = nodevolumes.Volume{Name: "pvc-data", CapacityBytes: 1 << 30}
+		})
+		if _, err := p.client.CoreV1().Nodes().Update(t.Context(), newNode("n1", corev1.ConditionTrue),
+			metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * capacityInterval)
+		synctest.Wait()
+		p.requireVolumes("n2/pvc-data 1Gi")
+	})
+}
+
+func TestVolumeOfLostNodeIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startProvisioner(t)
+		p.create(testClaim("data", localvolumes.ClassName))
+		p.change("data", onNode("n1"))
+		p.nodes.set(func() { p.nodes.err = ErrNoLocalVolumes })
+		core := p.client.CoreV1()
+		if err := errors.Join(core.Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}),
+			core.PersistentVolumeClaims("default").Delete(t.Context(), "data", metav1.DeleteOptions{})); err != nil {
+			t.Fatal(err)
+		}
+		p.settle()
+		if v := getVolume(t, p.client, "pvc-data"); v.Status.Phase != corev1.VolumeReleased {
+			t.Errorf("volume is %s", v.Status.Phase)
+		}
+		var reported int
+		for len(p.events.Events) > 0 {
+			if strings.Contains(<-p.events.Events, "node n1 does not exist; if it does not return, remove the finalizer "+
+				localvolumes.Finalizer) {
+				reported++
+			}
+		}
+		if reported == 0 {
+			t.Error("no event says what to do")
 		}
 	})
 }

@@ -1,5 +1,5 @@
 // Package localvolumes decides what is done for the class local: which volumes its nodes create, grow and delete. It
-// plays the part of the sidecars external-provisioner and external-resizer. All functions are pure; package
+// replaces the sidecars external-provisioner and external-resizer. All functions are pure; package
 // control/controllers executes the steps.
 //
 //	claim with a selected node ─► volume on the node ─► PersistentVolume ─► bound by the binder

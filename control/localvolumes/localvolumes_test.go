@@ -105,6 +105,10 @@ func TestNextReclaim(t *testing.T) {
 			v.Status.Phase, v.DeletionTimestamp = corev1.VolumeBound, &now
 			v.Finalizers = append(v.Finalizers, pvProtection)
 		}, Reclaim{}},
+		"deleted while bound, without protection": {func(v *corev1.PersistentVolume) {
+			v.Status.Phase, v.DeletionTimestamp = corev1.VolumeBound, &now
+		}, Reclaim{}},
+		"of an administrator": {func(v *corev1.PersistentVolume) { v.Annotations = nil }, Reclaim{}},
 		"deleted and released": {func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &now },
 			Reclaim{DeleteVolume: true, RemoveFinalizer: true}},
 		"deleted, kept": {func(v *corev1.PersistentVolume) {

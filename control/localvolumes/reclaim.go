@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
+
+	"berth/internal/localvolumes"
 )
 
 // pvProtection is the finalizer of volumes that are bound.
@@ -18,15 +20,18 @@ type Reclaim struct {
 	RemoveFinalizer bool
 }
 
-// NextReclaim returns what is done with a PersistentVolume of the driver. Nothing is done for one that is bound.
+// NextReclaim returns what is done with a PersistentVolume of the driver. Nothing is done for one that is bound, or that
+// the driver has not provisioned.
 func NextReclaim(v *corev1.PersistentVolume) Reclaim {
+	if v.Status.Phase == corev1.VolumeBound || v.Annotations[annProvisionedBy] != localvolumes.DriverName {
+		return Reclaim{}
+	}
 	policy := v.Spec.PersistentVolumeReclaimPolicy
 	held := slices.Contains(v.Finalizers, Finalizer)
-	if v.DeletionTimestamp != nil {
+	if v.DeletionTimestamp != nil { // deleted before its claim, or before it was bound
 		if !held || slices.Contains(v.Finalizers, pvProtection) {
 			return Reclaim{}
 		}
-		// A volume that somebody deletes before its claim has not been released by the binder.
 		return Reclaim{DeleteVolume: policy == corev1.PersistentVolumeReclaimDelete, RemoveFinalizer: true}
 	}
 	if v.Status.Phase != corev1.VolumeReleased || policy != corev1.PersistentVolumeReclaimDelete {

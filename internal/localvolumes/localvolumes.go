@@ -1,6 +1,6 @@
-// Package localvolumes has what the control server and the agent share for the class local: the names of the CSI driver
-// and the messages of the endpoint /localvolumes of a node. Package volumes/local serves it, package control/controllers
-// calls it.
+// Package localvolumes defines the names and messages that the control server and the agent share for the class local:
+// those of the CSI driver, and of the endpoint /localvolumes of a node. Package volumes/local serves the endpoint, package
+// control/controllers calls it.
 package localvolumes
 
 // DriverName is the name of the CSI driver, and TopologyKey the label of the nodes with it: the name of the node.
@@ -18,8 +18,8 @@ const Path = "/localvolumes"
 // Volume is a volume of a node.
 type Volume struct {
 	Name          string `json:"name"`
-	CapacityBytes int64  `json:"capacityBytes"`
-	Used          bool   `json:"used"` // it has been mounted, so it may have data
+	CapacityBytes int64  `json:"capacityBytes"` // 0: not complete
+	Used          bool   `json:"used"`          // it has been mounted, so it may have data
 	// Pending: the file system is smaller, and grows when the volume is next mounted.
 	Pending bool `json:"pending,omitempty"`
 }

@@ -47,7 +47,7 @@ func (m *Manager) Enable(name string) {
 	m.wg.Go(func() { m.registerBuiltIn(ctx, name) })
 }
 
-// registerBuiltIn registers a built-in driver, again until it succeeds.
+// registerBuiltIn registers a built-in driver and retries until it succeeds.
 func (m *Manager) registerBuiltIn(ctx context.Context, name string) {
 	for failures := 0; ; failures++ {
 		err := m.Register(ctx, name, builtInEndpoint, []string{m.opt.BuiltIn[name].Version})

@@ -21,5 +21,6 @@
 //	L1 A volume is never created by staging: a missing image is an error, not an empty volume.
 //	L2 An image is not removed while it is attached to a loop device.
 //	L3 A crash at any point leaves a complete image, or a directory that the next PUT or DELETE cleans up.
-//	L4 All space of an image is allocated before the volume is reported as created or grown.
+//	L4 All space of an image is allocated before the volume is reported as created or grown, and again before it is
+//	   mounted.
 package local

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -39,6 +40,8 @@ type Driver struct {
 	opt   Options
 	locks keyedLocks // by volume
 	space sync.Mutex // held while space is allocated
+
+	preallocates atomic.Bool // the file system of the images can preallocate files
 }
 
 // New returns a Driver. It changes nothing on the host.
@@ -157,34 +160,56 @@ func (d *Driver) stage(ctx context.Context, name, target string, options []strin
 }
 
 // mount mounts an image. The caller holds the lock of the volume.
-func (d *Driver) mount(ctx context.Context, name, target string, options []string) (err error) {
+func (d *Driver) mount(ctx context.Context, name, target string, options []string) error {
 	image := d.file(name, imageName)
-	device, err := loopOf(image)
-	if err != nil {
-		return err
-	}
-	if device != "" {
-		return fmt.Errorf("%w: %s is attached to %s, which is not mounted at %s", ErrInUse, name, device, target)
-	}
 	if err := markUsed(d.file(name, usedName)); err != nil {
 		return err
 	}
-	if err := d.growImage(ctx, image); err != nil {
-		return err
-	}
-	loop, err := attach(image)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, loop.Close()) }()
 	if err := os.MkdirAll(target, 0o750); err != nil {
 		return err
 	}
-	flags, data := splitOptions(options)
-	if err := unix.Mount(loop.Name(), target, localvolumes.FSType, flags, data); err != nil {
-		return fmt.Errorf("mount local volume %s at %s: %w", name, target, err)
+	pending, err := d.mountAndGrow(name, target, options)
+	if err != nil || !pending {
+		return err
 	}
-	return nil
+	// Without CAP_SYS_RESOURCE, only a file system that is not mounted can grow.
+	if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil {
+		return &fs.PathError{Op: "unmount", Path: target, Err: err}
+	}
+	if device, err := loopOf(image); err != nil || device != "" {
+		// Another mount namespace has it mounted. It grows later.
+		_, mountErr := d.mountAndGrow(name, target, options)
+		return errors.Join(err, mountErr)
+	}
+	if err := growImage(ctx, image); err != nil {
+		return err
+	}
+	_, err = d.mountAndGrow(name, target, options)
+	return err
+}
+
+// mountAndGrow mounts an image and grows its file system to the size of the image. pending: it cannot grow while it is
+// mounted.
+func (d *Driver) mountAndGrow(name, target string, options []string) (pending bool, err error) {
+	image := d.file(name, imageName)
+	if err := allocateAgain(image); err != nil {
+		return false, err
+	}
+	loop, err := openLoop(image)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, loop.Close()) }()
+	// Inode tables are complete. To write them again would free their blocks.
+	flags, data := splitOptions(append([]string{"noinit_itable"}, options...))
+	if err := unix.Mount(loop.Name(), target, localvolumes.FSType, flags, data); err != nil {
+		return false, fmt.Errorf("mount local volume %s at %s: %w", name, target, err)
+	}
+	keepAllocated(loop.Name())
+	if flags&unix.MS_RDONLY != 0 {
+		return false, nil
+	}
+	return d.growMounted(name)
 }
 
 // markUsed creates a file. It is on disk before the volume can have data.
@@ -328,7 +353,8 @@ func (d *Driver) NodeGetVolumeStats(
 	}}}, nil
 }
 
-// NodeExpandVolume is not supported: a volume that is grown by Ensure has its new size at once.
+// NodeExpandVolume is not supported: Ensure grows the file system of a mounted volume, and NodeStageVolume that of
+// another one.
 func (d *Driver) NodeExpandVolume(
 	context.Context, *csipb.NodeExpandVolumeRequest, ...grpc.CallOption,
 ) (*csipb.NodeExpandVolumeResponse, error) {

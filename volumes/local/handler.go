@@ -13,7 +13,8 @@ import (
 // maxBody limits a request body, in bytes.
 const maxBody = 1 << 10
 
-// Handler serves the volumes of the node. enabled is called at the first request: there is a server that uses the driver.
+// Handler serves the volumes of the node. enabled is called when a control server uses the driver, and must be
+// idempotent.
 //
 //	GET    /localvolumes        List
 //	PUT    /localvolumes/NAME   Request; creates or grows the volume: Volume

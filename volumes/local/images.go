@@ -85,13 +85,24 @@ func (d *Driver) Supported(ctx context.Context) error {
 	if _, err := exec.LookPath(d.opt.Mkfs); err != nil {
 		return fmt.Errorf("%w: program %s not found; install e2fsprogs", ErrUnsupported, d.opt.Mkfs)
 	}
-	if _, err := os.Stat(loopControl); err == nil {
+	if _, err := os.Stat(loopControl); err != nil {
+		if err := runTool(ctx, 0, "modprobe", "loop"); err != nil {
+			return fmt.Errorf("%w: no loop devices: %w", ErrUnsupported, err)
+		}
+	}
+	if d.preallocates.Load() {
 		return nil
 	}
-	if err := runTool(ctx, 0, "modprobe", "loop"); err != nil {
-		return fmt.Errorf("%w: no loop devices: %w", ErrUnsupported, err)
+	if err := os.MkdirAll(d.opt.Dir, 0o700); err != nil {
+		return fmt.Errorf("directory of local volumes: %w", err)
 	}
-	return nil
+	f, err := os.CreateTemp(d.opt.Dir, ".probe-*")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(fallocate(f, 0, blockSize), f.Close(), os.Remove(f.Name()))
+	d.preallocates.Store(err == nil)
+	return err
 }
 
 func (d *Driver) file(name, file string) string { return filepath.Join(d.opt.Dir, name, file) }
@@ -112,7 +123,7 @@ func (d *Driver) get(name string) (Volume, error) {
 	return Volume{Name: name, CapacityBytes: fi.Size(), Used: err == nil}, nil
 }
 
-// List returns the volumes, sorted by name.
+// List returns the volumes, sorted by name. A volume that is not complete has the capacity 0.
 func (d *Driver) List() ([]Volume, error) {
 	entries, err := os.ReadDir(d.opt.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -121,10 +132,12 @@ func (d *Driver) List() ([]Volume, error) {
 	out := []Volume{}
 	for _, e := range entries {
 		v, err := d.get(e.Name())
-		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) {
-			continue // not complete, or not a volume
-		}
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrInvalid):
+			continue // not a volume
+		case errors.Is(err, ErrNotFound):
+			v = Volume{Name: e.Name()} // being created, or its creation was interrupted
+		case err != nil:
 			return nil, err
 		}
 		out = append(out, v)
@@ -169,7 +182,7 @@ func (d *Driver) Ensure(ctx context.Context, name string, bytes int64) (Volume, 
 }
 
 // book allocates the bytes of an image from its size from up to its size to. The check of the free space and the
-// allocation are one step for all volumes, so that no space is promised twice.
+// allocation are one step for all volumes, so that no space is allocated twice.
 func (d *Driver) book(f *os.File, from, to int64) error {
 	d.space.Lock()
 	defer d.space.Unlock()
@@ -180,6 +193,12 @@ func (d *Driver) book(f *os.File, from, to int64) error {
 	if to-from > available {
 		return fmt.Errorf("%w: %d bytes requested, %d available in %s", ErrNoSpace, to-from, available, d.opt.Dir)
 	}
+	return fallocate(f, from, to)
+}
+
+// fallocate allocates the blocks of a file that are not allocated yet, from an offset up to another one. The file gets at
+// least that size. Errors wrap ErrNoSpace or ErrUnsupported, or are others.
+func fallocate(f *os.File, from, to int64) (err error) {
 	for {
 		err = unix.Fallocate(int(f.Fd()), 0, from, to-from)
 		if !errors.Is(err, unix.EINTR) {
@@ -190,11 +209,24 @@ func (d *Driver) book(f *os.File, from, to int64) error {
 	case errors.Is(err, unix.ENOSPC):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("%w: the file system of %s cannot preallocate files", ErrUnsupported, d.opt.Dir)
+		return fmt.Errorf("%w: the file system of %s cannot preallocate files", ErrUnsupported, filepath.Dir(f.Name()))
 	case err != nil:
 		return &fs.PathError{Op: "fallocate", Path: f.Name(), Err: err}
 	}
 	return nil
+}
+
+// allocateAgain allocates the blocks of an image that the file system in it has freed.
+func allocateAgain(image string) error {
+	f, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	fi, err := f.Stat()
+	if err == nil {
+		err = fallocate(f, 0, fi.Size())
+	}
+	return errors.Join(err, f.Close())
 }
 
 // create creates the image of a volume. The caller holds the lock of the volume.
@@ -222,13 +254,13 @@ func (d *Driver) create(ctx context.Context, name string, size int64) (err error
 	if err := d.book(f, 0, size); err != nil {
 		return err
 	}
-	// A discard would free the blocks of the file. Nothing is reserved for root: pods often run as root, and df is to
-	// show all of the space.
+	// Nothing is reserved for root: pods often run as root, and df is to show all of the space. A discard, and the
+	// initialization of inode tables after the mount, would free blocks of the file.
 	if err := runTool(ctx, 0, d.opt.Mkfs, "-q", "-F", "-b", fmt.Sprint(blockSize), "-m", "0", "-e", "remount-ro",
-		"-E", "nodiscard", path); err != nil {
+		"-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", path); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	if err := errors.Join(fallocate(f, 0, size), f.Sync()); err != nil {
 		return err
 	}
 	if err := os.Rename(path, d.file(name, imageName)); err != nil {
@@ -274,19 +306,18 @@ func (d *Driver) growMounted(name string) (pending bool, err error) {
 	if errors.Is(err, unix.EPERM) {
 		return true, nil
 	}
-	return false, err
+	return false, errors.Join(err, allocateAgain(image))
 }
 
-// growImage enlarges the file system of an image that is not mounted to the size of the image.
-func (d *Driver) growImage(ctx context.Context, image string) error {
-	if smaller, err := smallerThanImage(image); err != nil || !smaller {
-		return err
-	}
+// growImage enlarges the file system of an image that is not mounted to the size of the image. It does not end with ctx:
+// an interrupted resize may damage the file system.
+func growImage(ctx context.Context, image string) error {
+	ctx = context.WithoutCancel(ctx)
 	// The check replays the journal, without which the size cannot be changed. Code 1: errors were corrected.
 	if err := runTool(ctx, 1, "e2fsck", "-f", "-p", image); err != nil {
 		return err
 	}
-	return runTool(ctx, 0, "resize2fs", image)
+	return errors.Join(runTool(ctx, 0, "resize2fs", image), allocateAgain(image))
 }
 
 func runTool(ctx context.Context, highestCode int, name string, args ...string) error {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -19,8 +20,20 @@ const loopControl = "/dev/loop-control"
 // maxLoopAttempts limits how often another process may take a free loop device first.
 const maxLoopAttempts = 64
 
-// attach attaches an image to a loop device. The kernel detaches it when the returned file is closed and no file system
-// of the device is mounted.
+// openLoop opens the loop device of an image, to which it is attached if it is not: another mount namespace may still
+// have it mounted. The kernel detaches it when the returned file is closed and no file system of the device is mounted.
+func openLoop(image string) (*os.File, error) {
+	device, err := loopOf(image)
+	if err != nil {
+		return nil, err
+	}
+	if device != "" {
+		return os.OpenFile(device, os.O_RDWR, 0)
+	}
+	return attach(image)
+}
+
+// attach attaches an image to a loop device.
 func attach(image string) (*os.File, error) {
 	backing, err := os.OpenFile(image, os.O_RDWR, 0)
 	if err != nil {
@@ -52,7 +65,6 @@ func attach(image string) (*os.File, error) {
 			err = unix.IoctlLoopConfigure(int(device.Fd()), &config)
 		}
 		if err == nil {
-			keepAllocated(number)
 			return device, nil
 		}
 		_ = device.Close() // nothing is written
@@ -63,10 +75,17 @@ func attach(image string) (*os.File, error) {
 	return nil, fmt.Errorf("attach %s: no free loop device", image)
 }
 
-// keepAllocated turns off discards, which would free the blocks of the image. It is no error if the kernel has no such
-// setting: only a privileged process can discard the blocks of a mounted file system.
-func keepAllocated(number int) {
-	_ = os.WriteFile(fmt.Sprintf("/sys/block/loop%d/queue/discard_max_bytes", number), []byte("0"), 0)
+// keepAllocated turns off what frees blocks of the image of a mounted file system: discards, and requests of ext4 to
+// write zeroes. Not every kernel has these settings. What is freed all the same is allocated again when the volume is
+// next mounted.
+func keepAllocated(device string) {
+	name := filepath.Base(device)
+	for _, setting := range []string{
+		"/sys/block/" + name + "/queue/discard_max_bytes", "/sys/block/" + name + "/queue/write_zeroes_unmap_max_bytes",
+		"/sys/fs/ext4/" + name + "/extent_max_zeroout_kb",
+	} {
+		_ = os.WriteFile(setting, []byte("0"), 0) // see above
+	}
 }
 
 // loopOf returns the loop device that a file is attached to, or "".
@@ -91,9 +110,12 @@ func loopOf(image string) (string, error) {
 	return "", nil
 }
 
-// mountOf returns a directory where a device is mounted, or "".
+// mountOf returns a directory where the file system of a device is mounted for writing, or "". Mounts of directories and
+// files in it do not count: containers control what they are.
 func mountOf(device string) (string, error) {
-	m, _, err := mountinfo.Find(func(m mountinfo.Mount) bool { return m.Source == device })
+	m, _, err := mountinfo.Find(func(m mountinfo.Mount) bool {
+		return m.Source == device && m.Root == "/" && !slices.Contains(m.Options, "ro")
+	})
 	return m.Point, err
 }
 
@@ -120,7 +142,7 @@ func growFileSystem(device, dir string) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.Open(dir)
+	root, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,10 @@ import (
 
 // Mount is an entry of the mount table, as in proc_pid_mountinfo(5).
 type Mount struct {
-	Point        string // absolute path without symbolic links
-	Source       string // a device, for example
+	Root         string   // path of the mounted directory in its file system
+	Point        string   // absolute path without symbolic links
+	Options      []string // of the mount: "ro", for example
+	Source       string   // a device, for example
 	SuperOptions []string
 }
 
@@ -44,7 +46,10 @@ func parse(line string) (Mount, bool) {
 	if !valid || len(fields) < 6 || len(rest) < 2 {
 		return Mount{}, false
 	}
-	m := Mount{Point: unescape.Replace(fields[4]), Source: unescape.Replace(rest[1])}
+	m := Mount{
+		Root: unescape.Replace(fields[3]), Point: unescape.Replace(fields[4]), Options: strings.Split(fields[5], ","),
+		Source: unescape.Replace(rest[1]),
+	}
 	if len(rest) > 2 {
 		m.SuperOptions = strings.Split(rest[2], ",")
 	}

@@ -11,7 +11,8 @@ import (
 
 func TestParse(t *testing.T) {
 	m, ok := parse(`36 35 98:0 /mnt1 /mnt/a\040b rw,noatime master:1 - ext3 /dev/root rw,errors=continue`)
-	if !ok || m.Point != "/mnt/a b" || m.Source != "/dev/root" ||
+	if !ok || m.Root != "/mnt1" || m.Point != "/mnt/a b" || m.Source != "/dev/root" ||
+		!slices.Equal(m.Options, []string{"rw", "noatime"}) ||
 		!slices.Equal(m.SuperOptions, []string{"rw", "errors=continue"}) {
 		t.Errorf("%+v %v", m, ok)
 	}
