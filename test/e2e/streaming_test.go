@@ -170,8 +170,11 @@ var forwarding = regexp.MustCompile(`^Forwarding from (\S+) -> (\d+)$`)
 // affect other connections.
 func TestScenario36_PortForwardSeparatesConnections(t *testing.T) {
 	forEachContainerd(t, func(t *testing.T, s *Namespace) {
-		s.Pod("far", "containers:\n"+box("c", "ports: [{name: echo, containerPort: 7000}]", "tcp 7000"))
-		s.Pod("near", "hostNetwork: true\ncontainers:\n"+box("c", "", "tcp "+hostPort(s)))
+		// The probes wait until the programs listen.
+		s.Pod("far", "containers:\n"+box("c", "ports: [{name: echo, containerPort: 7000}], readinessProbe: "+
+			"{tcpSocket: {port: echo}, periodSeconds: 1}", "tcp 7000"))
+		s.Pod("near", "hostNetwork: true\ncontainers:\n"+box("c", "readinessProbe: {tcpSocket: {port: "+hostPort(s)+
+			"}, periodSeconds: 1}", "tcp "+hostPort(s)))
 		s.Running("far")
 		s.Running("near")
 		local, errs := s.startPortForward("far", ":echo", ":7001")
