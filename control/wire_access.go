@@ -47,7 +47,7 @@ type access struct {
 	authorizer    authorizer.Authorizer
 	aggregation   *authz.ClusterRoleAggregation
 	identities    identities
-	sessionKey    []byte        // signs sessions of the web page
+	sessionKey    []byte        // encrypts sessions of the web page
 	policyStored  chan struct{} // closed when the default roles exist
 	drained       chan struct{} // closed when all requests are done
 }

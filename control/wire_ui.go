@@ -18,7 +18,7 @@ func (s *Server) withUI(api http.Handler) http.Handler {
 	if !s.UI {
 		return api
 	}
-	return ui.New(ui.Options{API: api, Key: s.access.sessionKey})
+	return ui.New(ui.Options{API: api, Key: s.access.sessionKey, Log: s.Log})
 }
 
 // requestAuthenticator returns the authenticator of the API, with the sessions of the web page if it is enabled.
@@ -29,8 +29,8 @@ func (s *Server) requestAuthenticator() authenticator.Request {
 	return ui.WithSessionUser(s.access.authenticator)
 }
 
-// sessionKey derives the key that signs sessions of the web page from the key of service account tokens, so that
-// sessions stay valid until that key is rotated.
+// sessionKey derives the secret of sessions of the web page from the key of service account tokens, so that
+// sessions stay valid until that key is rotated and the server restarted.
 func sessionKey(from *pki.SigningKey) ([]byte, error) {
 	secret, err := x509.MarshalPKCS8PrivateKey(from)
 	if err != nil {

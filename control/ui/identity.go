@@ -17,12 +17,12 @@ import (
 
 type sessionUserKey struct{}
 
-// withSessionUser returns a context for requests of a signed session.
+// withSessionUser returns a context for requests of a session from a link.
 func withSessionUser(ctx context.Context, u user.Info) context.Context {
 	return context.WithValue(ctx, sessionUserKey{}, u)
 }
 
-// sessionAuthenticator authenticates requests of signed sessions. Only this package can mark them.
+// sessionAuthenticator authenticates requests of sessions from links. Only this package can mark them.
 type sessionAuthenticator struct{ next authenticator.Request }
 
 // WithSessionUser returns an authenticator that accepts the users of sessions, and otherwise asks next.

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"net/http"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,15 +16,18 @@ const LinkLifetime = 5 * time.Minute
 // MaxSession is the maximum duration of a session from a link.
 const MaxSession = 24 * time.Hour
 
-// maxLinks limits the number of unused links.
-const maxLinks = 100
+// maxLinks limits the number of unused links, and maxUserLinks those of one user.
+const (
+	maxLinks     = 100
+	maxUserLinks = 10
+)
 
 // linkID is the hash of a code.
 type linkID [sha256.Size]byte
 
 // link is a session that has not started yet.
 type link struct {
-	user    signedUser
+	user    sessionUser
 	expires time.Time
 }
 
@@ -53,7 +57,14 @@ func (h *handler) createLink(w http.ResponseWriter, r *http.Request) {
 			"the duration must be positive and at most "+MaxSession.String())
 		return
 	}
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			writeStatus(w, http.StatusBadRequest, metav1.StatusReasonBadRequest,
+				"a link cannot be created with impersonation")
+			return
+		}
+	}
+	if !hasCertificate(r) {
 		writeStatus(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized,
 			"a link requires a client certificate: sign in with your token instead")
 		return
@@ -75,26 +86,31 @@ func (h *handler) createLink(w http.ResponseWriter, r *http.Request) {
 		extra[k] = v
 	}
 	code := rand.Text()
-	l := link{signedUser{info.Username, info.UID, info.Groups, extra, end}, now.Add(LinkLifetime)}
+	l := link{sessionUser{info.Username, info.UID, info.Groups, extra, end}, now.Add(LinkLifetime)}
 	if !h.addLink(code, l) {
 		writeStatus(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,
 			"too many unused links: retry in some minutes")
 		return
 	}
+	h.Log.Info("web page link created", "user", l.user.Name, "client", r.RemoteAddr)
 	writeJSON(w, LinkResponse{code, l.expires, end})
 }
 
-// addLink stores a link and removes those that have expired.
+// addLink stores a link and removes those that have expired. It returns false if there are too many.
 func (h *handler) addLink(code string, l link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.Now()
+	ofUser := 0
 	for id, old := range h.links {
-		if !now.Before(old.expires) {
+		switch {
+		case !now.Before(old.expires):
 			delete(h.links, id)
+		case old.user.Name == l.user.Name:
+			ofUser++
 		}
 	}
-	if len(h.links) >= maxLinks {
+	if len(h.links) >= maxLinks || ofUser >= maxUserLinks {
 		return false
 	}
 	h.links[sha256.Sum256([]byte(code))] = l
@@ -112,19 +128,14 @@ func (h *handler) takeLink(code string) (link, bool) {
 }
 
 // redeem starts the session of a link.
-func (h *handler) redeem(w http.ResponseWriter, code string) {
+func (h *handler) redeem(w http.ResponseWriter, r *http.Request, code string) {
 	l, ok := h.takeLink(code)
 	if !ok {
 		writeStatus(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized,
 			"this link has been used or has expired: run berth-control ui again")
 		return
 	}
-	value, err := h.sign(&l.user)
-	if err != nil || len(value) > maxToken {
-		writeStatus(w, http.StatusBadRequest, metav1.StatusReasonBadRequest,
-			"the user has too many groups for a session: use kubectl proxy")
-		return
-	}
-	h.setCookie(w, value)
-	writeJSON(w, session{User: l.user.Name, Groups: l.user.Groups, Expires: &l.user.Expires, SignOut: true})
+	h.Log.Info("web page link redeemed", "user", l.user.Name, "client", r.RemoteAddr)
+	h.start(w, sessionContent{User: &l.user}, session{User: l.user.Name, Groups: l.user.Groups},
+		"the user has too many groups for a session: use kubectl proxy")
 }

@@ -6,7 +6,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,6 +21,9 @@ import (
 )
 
 const goodToken = "good.token"
+
+// longToken is valid, but does not fit into a cookie.
+var longToken = strings.Repeat("a", 3000)
 
 var startTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
@@ -49,9 +54,9 @@ func (f *fixture) api(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case ok:
 		user = resp.User.GetName()
-	case r.TLS != nil && len(r.TLS.PeerCertificates) > 0:
+	case r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && r.TLS.PeerCertificates[0].Subject.CommonName != "stranger":
 		user = r.TLS.PeerCertificates[0].Subject.CommonName
-	case r.Header.Get("Authorization") == "Bearer "+goodToken:
+	case r.Header.Get("Authorization") == "Bearer "+goodToken, r.Header.Get("Authorization") == "Bearer "+longToken:
 		user = "jane"
 	default:
 		writeStatus(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
@@ -76,12 +81,31 @@ func withHeader(name, value string) option {
 
 func withCookie(c *http.Cookie) option { return func(r *http.Request) { r.AddCookie(c) } }
 
-// withCertificate presents a client certificate that expires in an hour.
-func withCertificate(r *http.Request) {
-	leaf := &x509.Certificate{NotAfter: startTime.Add(time.Hour)}
-	leaf.Subject.CommonName = "admin"
-	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+// started is a session as the browser and the page keep it.
+type started struct {
+	*http.Cookie
+
+	secret string
 }
+
+// withSession sends the cookie and the secret.
+func withSession(s started) option {
+	return func(r *http.Request) {
+		r.AddCookie(s.Cookie)
+		r.Header.Set(Header, s.secret)
+	}
+}
+
+// withCertificateOf presents a client certificate that expires in an hour. The API does not accept that of "stranger".
+func withCertificateOf(name string) option {
+	return func(r *http.Request) {
+		leaf := &x509.Certificate{NotAfter: startTime.Add(time.Hour)}
+		leaf.Subject.CommonName = name
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+	}
+}
+
+var withCertificate = withCertificateOf("admin")
 
 // page is the header that the page sends.
 var page = withHeader(Header, "1")
@@ -96,14 +120,16 @@ func (f *fixture) send(method, path, body string, options ...option) *httptest.R
 	return w
 }
 
-// signIn signs in and returns the cookie.
-func (f *fixture) signIn(t *testing.T, body string) *http.Cookie {
+// signIn signs in.
+func (f *fixture) signIn(t *testing.T, body string, options ...option) started {
 	t.Helper()
-	w := f.send("POST", "/ui/session", body, page)
-	if w.Code != http.StatusOK || len(w.Result().Cookies()) != 1 {
+	w := f.send("POST", "/ui/session", body, append(options, page)...)
+	var out session
+	if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || w.Code != http.StatusOK || out.Secret == "" ||
+		len(w.Result().Cookies()) != 1 {
 		t.Fatalf("sign-in: %d %s", w.Code, w.Body)
 	}
-	return w.Result().Cookies()[0]
+	return started{w.Result().Cookies()[0], out.Secret}
 }
 
 // newLink returns the code of a link for the user of a client certificate.
@@ -192,23 +218,23 @@ func TestAcceptsGzip(t *testing.T) {
 func TestTokenSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture()
-	cookie := f.signIn(t, `{"token": " good.token\n"}`)
-	if !cookie.HttpOnly || !cookie.Secure || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "" ||
-		cookie.Domain != "" {
-		t.Errorf("cookie: %+v", cookie)
+	session := f.signIn(t, `{"token": " good.token\n"}`)
+	if !session.HttpOnly || !session.Secure || session.SameSite != http.SameSiteStrictMode || session.Path != "" ||
+		session.Domain != "" || strings.Contains(session.Value, goodToken) {
+		t.Errorf("cookie: %+v", session.Cookie)
 	}
-	w := f.send("GET", "/ui/api/api/v1/pods?watch=true", "", page, withCookie(cookie))
+	w := f.send("GET", "/ui/api/api/v1/pods?watch=true", "", withSession(session))
 	if w.Code != http.StatusOK || w.Body.String() != "jane" {
 		t.Fatalf("got %d %s", w.Code, w.Body)
 	}
 	if got := f.last; got.URL.String() != "/api/v1/pods?watch=true" || got.RequestURI != "/api/v1/pods?watch=true" ||
-		got.Header.Get("Cookie") != "" {
-		t.Errorf("the API received %s (%s) with the cookie %q", got.URL, got.RequestURI, got.Header.Get("Cookie"))
+		got.Header.Get("Cookie") != "" || got.Header.Get(Header) != "" {
+		t.Errorf("the API received %s (%s) with %v", got.URL, got.RequestURI, got.Header)
 	}
 	if policy := w.Header().Get("Content-Security-Policy"); policy != dataPolicy {
 		t.Errorf("policy of a response of the API: %q", policy)
 	}
-	w = f.send("GET", "/ui/session", "", page, withCookie(cookie))
+	w = f.send("GET", "/ui/session", "", withSession(session))
 	const want = `{"user":"jane","groups":["system:authenticated"],"signOut":true}`
 	if got := strings.TrimSpace(w.Body.String()); got != want {
 		t.Errorf("session: %d %s", w.Code, got)
@@ -231,7 +257,7 @@ func TestInvalidCredentials(t *testing.T) {
 		"unknown token": {`{"token": "other.token"}`, 401, "the server does not accept these credentials"},
 		"no token":      {`{}`, 400, "this is not a token"},
 		"line break":    {`{"token": "good\ntoken"}`, 400, "this is not a token"},
-		"long token":    {`{"token": "` + strings.Repeat("a", 4000) + `"}`, 400, "too long"},
+		"long token":    {`{"token": "` + longToken + `"}`, 400, "too long"},
 		"no JSON":       {`token`, 400, "invalid request"},
 		"unknown code":  {`{"code": "ABC"}`, 401, "this link has been used or has expired"},
 	} {
@@ -240,7 +266,7 @@ func TestInvalidCredentials(t *testing.T) {
 			t.Errorf("%s: got %d %s", name, w.Code, w.Body)
 		}
 	}
-	for _, value := range []string{"", "user:", "user:e30.AAAA", "other", "token:expired"} {
+	for _, value := range []string{"", "user:", "user:e30.AAAA", "other", "token:good.token"} {
 		w := f.send("GET", "/ui/api/api/v1/pods", "", page, withCookie(&http.Cookie{Name: cookieName, Value: value}))
 		if w.Code != http.StatusUnauthorized {
 			t.Errorf("cookie %q: got %d", value, w.Code)
@@ -252,11 +278,11 @@ func TestInvalidCredentials(t *testing.T) {
 func TestCookieHasNoEffectOutsideUI(t *testing.T) {
 	t.Parallel()
 	f := newFixture()
-	cookie := f.signIn(t, `{"token": "good.token"}`)
+	session := f.signIn(t, `{"token": "good.token"}`)
 	link := f.signIn(t, `{"code": "`+f.newLink(t, "10m")+`"}`)
 	for _, path := range []string{"/api/v1/pods", "/apis", "/uix/api/api/v1/pods", "/version"} {
-		for _, c := range []*http.Cookie{cookie, link} {
-			if w := f.send("GET", path, "", page, withCookie(c)); w.Code != http.StatusUnauthorized {
+		for _, c := range []started{session, link} {
+			if w := f.send("GET", path, "", withSession(c)); w.Code != http.StatusUnauthorized {
 				t.Errorf("%s: got %d %s", path, w.Code, w.Body)
 			}
 		}
@@ -267,7 +293,7 @@ func TestCookieHasNoEffectOutsideUI(t *testing.T) {
 func TestRequestsRequireHeader(t *testing.T) {
 	t.Parallel()
 	f := newFixture()
-	cookie := f.signIn(t, `{"token": "good.token"}`)
+	session := f.signIn(t, `{"token": "good.token"}`)
 	for _, r := range []struct{ method, path string }{{"GET", "/ui/api/api/v1/pods"},
 		{"DELETE", "/ui/api/api/v1/pods/a"},
 		{"GET", "/ui/session"}, {"POST", "/ui/session"}, {"DELETE", "/ui/session"}, {"POST", "/ui/links"}} {
@@ -277,14 +303,15 @@ func TestRequestsRequireHeader(t *testing.T) {
 			"same-site":          {page, withHeader("Sec-Fetch-Site", "same-site")},
 			"from an address":    {page, withHeader("Sec-Fetch-Site", "none")},
 		} {
-			w := f.send(r.method, r.path, `{"token": "good.token"}`, append(options, withCookie(cookie))...)
+			withoutHeader := append([]option{withCookie(session.Cookie)}, options...)
+			w := f.send(r.method, r.path, `{"token": "good.token"}`, withoutHeader...)
 			if w.Code != http.StatusForbidden || len(w.Result().Cookies()) > 0 {
 				t.Errorf("%s %s, %s: got %d", r.method, r.path, name, w.Code)
 			}
 		}
 	}
-	if w := f.send("GET", "/ui/session", "", page, withHeader("Sec-Fetch-Site", "same-origin"),
-		withCookie(cookie)); w.Code != http.StatusOK {
+	if w := f.send("GET", "/ui/session", "", withHeader("Sec-Fetch-Site", "same-origin"),
+		withSession(session)); w.Code != http.StatusOK {
 		t.Errorf("from the page: got %d", w.Code)
 	}
 }
@@ -294,8 +321,8 @@ func TestLinkCreatesOneSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture()
 	code := f.newLink(t, "10m")
-	cookie := f.signIn(t, `{"code": "`+code+`"}`)
-	if w := f.send("GET", "/ui/api/api/v1/pods", "", page, withCookie(cookie)); w.Body.String() != "admin" {
+	session := f.signIn(t, `{"code": "`+code+`"}`)
+	if w := f.send("GET", "/ui/api/api/v1/pods", "", withSession(session)); w.Body.String() != "admin" {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 	if w := f.send("POST", "/ui/session", `{"code": "`+code+`"}`, page); w.Code != http.StatusUnauthorized {
@@ -313,16 +340,16 @@ func TestSessionEnds(t *testing.T) {
 	t.Parallel()
 	for duration, want := range map[string]time.Duration{"10m": 10 * time.Minute, "20h": time.Hour} {
 		f := newFixture()
-		cookie := f.signIn(t, `{"code": "`+f.newLink(t, duration)+`"}`)
-		if cookie.MaxAge != int(want.Seconds()) {
-			t.Errorf("%s: the cookie lives for %d seconds", duration, cookie.MaxAge)
+		session := f.signIn(t, `{"code": "`+f.newLink(t, duration)+`"}`)
+		if session.MaxAge != int(want.Seconds()) {
+			t.Errorf("%s: the cookie lives for %d seconds", duration, session.MaxAge)
 		}
 		f.now = startTime.Add(want - time.Second)
-		if w := f.send("GET", "/ui/session", "", page, withCookie(cookie)); w.Code != http.StatusOK {
+		if w := f.send("GET", "/ui/session", "", withSession(session)); w.Code != http.StatusOK {
 			t.Errorf("%s: before the end: got %d", duration, w.Code)
 		}
 		f.now = startTime.Add(want)
-		if w := f.send("GET", "/ui/session", "", page, withCookie(cookie)); w.Code != http.StatusUnauthorized {
+		if w := f.send("GET", "/ui/session", "", withSession(session)); w.Code != http.StatusUnauthorized {
 			t.Errorf("%s: after the end: got %d", duration, w.Code)
 		}
 	}
@@ -331,9 +358,9 @@ func TestSessionEnds(t *testing.T) {
 func TestLinkRequiresClientCertificate(t *testing.T) {
 	t.Parallel()
 	f := newFixture()
-	cookie := f.signIn(t, `{"token": "good.token"}`)
+	session := f.signIn(t, `{"token": "good.token"}`)
 	for name, o := range map[string]option{"token": withHeader("Authorization", "Bearer good.token"),
-		"session": withCookie(cookie)} {
+		"session": withSession(session)} {
 		if w := f.send("POST", "/ui/links", `{"duration": "1h"}`, page, o); w.Code != http.StatusUnauthorized {
 			t.Errorf("%s: got %d %s", name, w.Code, w.Body)
 		}
@@ -343,44 +370,103 @@ func TestLinkRequiresClientCertificate(t *testing.T) {
 			t.Errorf("duration %s: got %d", duration, w.Code)
 		}
 	}
-	for range maxLinks {
-		f.newLink(t, "1h")
+	if w := f.send("POST", "/ui/links", `{"duration": "1h"}`, page, withCertificate,
+		withHeader("Impersonate-User", "jane")); w.Code != 400 {
+		t.Errorf("impersonation: got %d", w.Code)
 	}
-	if w := f.send("POST", "/ui/links", `{"duration": "1h"}`, page, withCertificate); w.Code != 429 {
-		t.Errorf("too many links: got %d", w.Code)
+}
+
+func TestNumberOfLinksIsLimited(t *testing.T) {
+	t.Parallel()
+	f := newFixture()
+	create := func(name string) int {
+		return f.send("POST", "/ui/links", `{"duration": "1h"}`, page, withCertificateOf(name)).Code
+	}
+	for user := range maxLinks / maxUserLinks {
+		name := fmt.Sprintf("user-%d", user)
+		for range maxUserLinks {
+			if code := create(name); code != 200 {
+				t.Fatalf("%s: got %d", name, code)
+			}
+		}
+		if code := create(name); code != 429 {
+			t.Errorf("too many links of %s: got %d", name, code)
+		}
+	}
+	if code := create("another"); code != 429 {
+		t.Errorf("too many links: got %d", code)
 	}
 	f.now = f.now.Add(LinkLifetime)
 	f.newLink(t, "1h") // expired links do not count
 }
 
-// TestForgedSession changes each byte of a signed session.
+// TestSessionRequiresSecret is invariant 5.
+func TestSessionRequiresSecret(t *testing.T) {
+	t.Parallel()
+	f := newFixture()
+	first, second := f.signIn(t, `{"token": "good.token"}`), f.signIn(t, `{"code": "`+f.newLink(t, "10m")+`"}`)
+	if first.secret == second.secret || strings.Contains(first.Value, first.secret) {
+		t.Error("the secret is known")
+	}
+	for _, path := range []string{"/ui/api/api/v1/pods", "/ui/session"} {
+		for _, s := range []started{{first.Cookie, "1"}, {first.Cookie, second.secret}, {second.Cookie, first.secret}} {
+			w := f.send("GET", path, "", withSession(s))
+			if w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), signInFirst) {
+				t.Errorf("%s with the secret %s: got %d %s", path, s.secret, w.Code, w.Body)
+			}
+		}
+	}
+}
+
+// TestForgedSession changes each byte of a cookie.
 func TestForgedSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture()
-	value, err := f.sign(&signedUser{Name: "admin", Expires: f.now.Add(time.Hour)})
+	value, secret, err := f.seal(sessionContent{User: &sessionUser{Name: "admin", Expires: f.now.Add(time.Hour)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	value = strings.TrimPrefix(value, userSession)
-	if f.verify(value) == nil {
+	if f.unseal(value, secret) == nil {
 		t.Fatal("a valid session is rejected")
 	}
 	for i := range len(value) {
 		forged := []byte(value)
-		if forged[i]++; f.verify(string(forged)) != nil {
+		if forged[i]++; f.unseal(string(forged), secret) != nil {
 			t.Errorf("the session is accepted with a changed byte %d", i)
 		}
 	}
 }
 
-// TestOwnCredentialsHavePriority sends a cookie along with the credentials of kubectl proxy.
-func TestOwnCredentialsHavePriority(t *testing.T) {
+// TestOwnCredentials sends requests with the credentials of kubectl proxy, and with those that the API ignores.
+func TestOwnCredentials(t *testing.T) {
 	t.Parallel()
 	f := newFixture()
-	cookie := f.signIn(t, `{"token": "good.token"}`)
-	w := f.send("GET", "/ui/api/api/v1/pods", "", page, withCookie(cookie), withCertificate)
-	if w.Body.String() != "admin" {
-		t.Errorf("got %d %s", w.Code, w.Body)
+	link := f.signIn(t, `{"code": "`+f.newLink(t, "10m")+`"}`)
+	basic := withHeader("Authorization", "Basic YTpi")
+	for name, c := range map[string]struct {
+		options []option
+		user    string // empty: not signed in
+	}{
+		"certificate":                         {[]option{page, withCertificate}, "admin"},
+		"certificate and cookie":              {[]option{page, withCertificateOf("joe"), withCookie(link.Cookie)}, "joe"},
+		"certificate and session":             {[]option{withCertificateOf("joe"), withSession(link)}, "admin"},
+		"rejected certificate":                {[]option{page, withCertificateOf("stranger")}, ""},
+		"rejected certificate and session":    {[]option{withCertificateOf("stranger"), withSession(link)}, "admin"},
+		"basic authentication":                {[]option{page, basic}, ""},
+		"basic authentication and session":    {[]option{basic, withSession(link)}, "admin"},
+		"token that is not valid and session": {[]option{withHeader("Authorization", "Bearer x"), withSession(link)}, ""},
+	} {
+		w := f.send("GET", "/ui/api/api/v1/pods", "", c.options...)
+		if got := w.Body.String(); c.user == "" && w.Code != 401 || c.user != "" && got != c.user {
+			t.Errorf("%s: got %d %s", name, w.Code, got)
+		}
+	}
+	w := f.send("GET", "/ui/api/api/v1/pods", "", page, withHeader("Authorization", "Bearer good.token"))
+	if w.Body.String() != "jane" {
+		t.Errorf("token: got %d %s", w.Code, w.Body)
+	}
+	if !hasToken(&http.Request{Header: http.Header{"Authorization": {"bearer x"}}}) {
+		t.Error("the scheme is case-sensitive")
 	}
 	w = f.send("GET", "/ui/session", "", page, withCertificate)
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"signOut":false`) {
@@ -388,17 +474,97 @@ func TestOwnCredentialsHavePriority(t *testing.T) {
 	}
 }
 
-func TestExpiryOfToken(t *testing.T) {
+// TestSignInWithOwnCredentials signs in over connections that have credentials already.
+func TestSignInWithOwnCredentials(t *testing.T) {
 	t.Parallel()
 	f := newFixture()
+	link := `{"code": "` + f.newLink(t, "10m") + `"}`
+	token := withHeader("Authorization", "Bearer good.token")
+	for _, body := range []string{link, `{"token": "good.token"}`} {
+		for name, o := range map[string]option{"certificate": withCertificate, "token": token} {
+			w := f.send("POST", "/ui/session", body, page, o)
+			if w.Code != http.StatusConflict || len(w.Result().Cookies()) > 0 {
+				t.Errorf("%s: got %d %s", name, w.Code, w.Body)
+			}
+		}
+	}
+	f.signIn(t, `{"token": "good.token"}`, withCertificateOf("stranger"))
+	f.signIn(t, link, withCertificateOf("stranger")) // the failed attempts did not use the link up
+}
+
+func TestForbiddenRequests(t *testing.T) {
+	t.Parallel()
+	f := newFixture()
+	session := f.signIn(t, `{"token": "good.token"}`)
+	for _, path := range []string{
+		"/api/v1/namespaces/a/pods/b/exec?command=sh", "/api/v1/namespaces/a/pods/b/attach",
+		"/api/v1/namespaces/a/pods/b/portforward", "/api/v1/namespaces/a/pods/b/proxy",
+		"/api/v1/namespaces/a/services/b/proxy/c/d", "/api/v1/nodes/n/proxy/logs/", "/api/v1/proxy/nodes/n",
+	} {
+		for name, o := range map[string]option{"session": withSession(session), "certificate": withCertificate} {
+			if w := f.send("GET", "/ui/api"+path, "", page, o); w.Code != http.StatusForbidden {
+				t.Errorf("%s with a %s: got %d", path, name, w.Code)
+			}
+		}
+	}
+	for _, path := range []string{"/api/v1/pods", "/api/v1/namespaces/a/pods/exec", "/api/v1/namespaces/a/pods/b/log",
+		"/apis/apps/v1/namespaces/proxy/deployments/attach/scale"} {
+		if w := f.send("GET", "/ui/api"+path, "", withSession(session)); w.Code != http.StatusOK {
+			t.Errorf("%s: got %d", path, w.Code)
+		}
+		w := f.send("GET", "/ui/api"+path, "", withSession(session), withHeader("Connection", "Upgrade"),
+			withHeader("Upgrade", "websocket"))
+		if w.Code != http.StatusForbidden {
+			t.Errorf("upgrade of %s: got %d", path, w.Code)
+		}
+	}
+}
+
+// TestRequestEndsWithSession is invariant 3 for requests that last.
+func TestRequestEndsWithSession(t *testing.T) {
+	t.Parallel()
+	f := newFixture()
+	link, token := f.signIn(t, `{"code": "`+f.newLink(t, "10m")+`"}`), f.signIn(t, `{"token": "good.token"}`)
+	before := time.Now()
+	f.send("GET", "/ui/api/api/v1/pods?watch=true", "", withSession(link))
+	end, ok := f.last.Context().Deadline()
+	if !ok || end.Before(before.Add(10*time.Minute)) || end.After(time.Now().Add(10*time.Minute)) {
+		t.Errorf("session of 10 minutes: the request ends at %v, %t", end, ok)
+	}
+	f.send("GET", "/ui/api/api/v1/pods?watch=true", "", withSession(token))
+	if _, ok := f.last.Context().Deadline(); ok {
+		t.Error("the API verifies tokens")
+	}
+}
+
+func TestLinksAreLoggedWithoutCode(t *testing.T) {
+	t.Parallel()
+	f := newFixture()
+	var out bytes.Buffer
+	f.Log = slog.New(slog.NewTextHandler(&out, nil))
+	code := f.newLink(t, "10m")
+	f.signIn(t, `{"code": "`+code+`"}`)
+	for _, part := range []string{"link created", "link redeemed", "user=admin", "client=192.0.2.1:1234"} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("the log %q does not contain %q", &out, part)
+		}
+	}
+	if strings.Contains(out.String(), code) {
+		t.Error("the log contains the code")
+	}
+}
+
+func TestExpiryOfToken(t *testing.T) {
+	t.Parallel()
 	claims := base64url.EncodeToString([]byte(`{"exp": 1767323045}`))
-	if at := f.expiry(tokenSession + "e30." + claims + ".c2ln"); at == nil || !at.Equal(startTime) {
+	c := sessionContent{Token: "e30." + claims + ".c2ln"}
+	if at := c.expiry(); at == nil || !at.Equal(startTime) {
 		t.Errorf("got %v, want %v", at, startTime)
 	}
 	noClaims := base64url.EncodeToString([]byte("{}"))
-	for _, value := range []string{"token:abc", "token:a.b.c", "token:a." + noClaims + ".c"} {
-		if at := f.expiry(value); at != nil {
-			t.Errorf("%s: got %v", value, at)
+	for _, token := range []string{"abc", "a.b.c", "a." + noClaims + ".c"} {
+		if at := (&sessionContent{Token: token}).expiry(); at != nil {
+			t.Errorf("%s: got %v", token, at)
 		}
 	}
 }
