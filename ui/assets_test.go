@@ -1,9 +1,11 @@
 package ui
 
 import (
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,6 +41,38 @@ func TestAssetsMatchSources(t *testing.T) {
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != strings.TrimSpace(string(recorded)) {
 		t.Error("ui/dist was built from other sources: run make ui")
+	}
+}
+
+// TestAssetsMatchRecordedHashes compares the hash of each asset before compression with the recorded one.
+func TestAssetsMatchRecordedHashes(t *testing.T) {
+	t.Parallel()
+	recorded, err := os.ReadFile("dist/assets.sha256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := Files.ReadDir("dist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for _, f := range files { // sorted by name
+		content, err := Files.Open("dist/" + f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, err := gzip.NewReader(content)
+		if err != nil {
+			t.Fatalf("%s: %v", f.Name(), err)
+		}
+		hash := sha256.New()
+		if _, err := io.Copy(hash, plain); err != nil { //nolint:gosec // our own files
+			t.Fatalf("%s: %v", f.Name(), err)
+		}
+		fmt.Fprintf(&got, "%x  %s\n", hash.Sum(nil), strings.TrimSuffix(f.Name(), ".gz"))
+	}
+	if got.String() != string(recorded) {
+		t.Errorf("ui/dist was changed after its build: run make ui\n%s", got.String())
 	}
 }
 

@@ -22,6 +22,12 @@ function hashOfSources() {
   return hash.digest("hex") + "\n";
 }
 
+// hashesOfAssets has a line for each asset: its hash before compression, and its name.
+function hashesOfAssets(files) {
+  const line = (name) => `${createHash("sha256").update(files.get(name)).digest("hex")}  ${name}\n`;
+  return [...files.keys()].sort().map(line).join("");
+}
+
 const { outputFiles } = await build({
   absWorkingDir: new URL(".", root).pathname,
   entryPoints: { app: "src/main.tsx", style: "src/style.css" },
@@ -45,7 +51,8 @@ if (compare) {
   const want = [...files.keys()].map((name) => name + ".gz").sort();
   const differ = have.join() !== want.join() ||
     want.some((name) => !gunzipSync(readFileSync(new URL(name, dist))).equals(files.get(name.slice(0, -3))));
-  if (differ || readFileSync(new URL("sources.sha256", dist), "utf8") !== hashOfSources()) {
+  const recorded = (name) => readFileSync(new URL(name, dist), "utf8");
+  if (differ || recorded("sources.sha256") !== hashOfSources() || recorded("assets.sha256") !== hashesOfAssets(files)) {
     console.error("ui/dist does not match its sources: run make ui");
     process.exit(1);
   }
@@ -54,4 +61,5 @@ if (compare) {
   mkdirSync(dist);
   for (const [name, content] of files) writeFileSync(new URL(name + ".gz", dist), gzipSync(content, { level: 9 }));
   writeFileSync(new URL("sources.sha256", dist), hashOfSources());
+  writeFileSync(new URL("assets.sha256", dist), hashesOfAssets(files));
 }

@@ -25,7 +25,7 @@ func withSessionUser(ctx context.Context, u user.Info) context.Context {
 // sessionAuthenticator authenticates requests of sessions from links. Only this package can mark them.
 type sessionAuthenticator struct{ next authenticator.Request }
 
-// WithSessionUser returns an authenticator that accepts the users of sessions, and otherwise asks next.
+// WithSessionUser returns an authenticator that accepts the users of sessions, and otherwise calls next.
 func WithSessionUser(next authenticator.Request) authenticator.Request {
 	return sessionAuthenticator{next}
 }
@@ -38,7 +38,7 @@ func (a sessionAuthenticator) AuthenticateRequest(r *http.Request) (*authenticat
 	return a.next.AuthenticateRequest(r)
 }
 
-// whoAmI asks the API for the user of a request: of its context, its TLS connection and its headers.
+// whoAmI requests the user of a request from the API: of its context, its TLS connection and its headers.
 func (h *handler) whoAmI(r *http.Request) (*authenticationv1.UserInfo, *recorder) {
 	const path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	r = r.Clone(r.Context())

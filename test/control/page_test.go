@@ -226,7 +226,7 @@ func testPageDeployment(t *testing.T, s *Server) {
 	p := openPage(t, s)
 	p.WaitText("shop", "0/2")
 	p.Click("a", "shop")
-	p.WaitText("Deployment shop", "0 of 2 ready", "Revision 1 is the oldest one that is kept.")
+	p.WaitText("Deployment shop", "0 of 2 ready", "Revision 1 is the oldest revision in the history.")
 	p.Click("button", "Scale")
 	p.Type("dialog input", "3")
 	p.WaitText("kubectl scale deployment/shop -n default --replicas=3")
@@ -267,7 +267,7 @@ func testPageFewPermissions(t *testing.T, s *Server) {
 	p.WaitText("system:serviceaccount:team:reader", "own", "You have no permission to list nodes.")
 	p.WaitNoText("other")
 	p.Click("a", "own")
-	p.WaitText("Deployment own", "Revision 1 is the oldest one that is kept.")
+	p.WaitText("Deployment own", "Revision 1 is the oldest revision in the history.")
 	for _, name := range []string{"Scale", "Restart"} {
 		if p.Has("button", name) {
 			t.Errorf("a user who may not change the Deployment sees the button %s", name)

@@ -1,4 +1,4 @@
-// Changes that users make. Each shows the equal kubectl command, and asks before it acts.
+// Changes that users make. Each shows the equivalent kubectl command and requires a confirmation.
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Access } from "./api";
@@ -49,7 +49,7 @@ export function ActionButton({ action }: { action: Action }) {
           <form onSubmit={(e) => { e.preventDefault(); void run(); }}>
             <h2>{action.label}</h2>
             {action.form}
-            <p>The same with kubectl:</p>
+            <p>Equivalent kubectl command:</p>
             <pre class="command">{action.command}</pre>
             {state.error && <p class="error" role="alert">{state.error}</p>}
             <div class="buttons">

@@ -38,7 +38,32 @@ export class APIError extends Error {
   }
 }
 
-const header = { "X-Berth-UI": "1" };
+// The secret of the session belongs to the tab. The server checks it, because a cookie reaches all ports of a host.
+// It checks only that the header exists if the connection has credentials, as with kubectl proxy.
+const secretKey = "berth-ui-secret";
+const noSecret = "none";
+const tabs = new BroadcastChannel("berth-ui");
+tabs.onmessage = ({ data }) => {
+  const secret = sessionStorage.getItem(secretKey);
+  if (data === "request" && secret) tabs.postMessage({ secret });
+};
+
+// secretOfOtherTab requests a secret from the other tabs of the page, which share the cookie.
+function secretOfOtherTab(): Promise<string | undefined> {
+  return new Promise((done) => {
+    const channel = new BroadcastChannel("berth-ui");
+    const end = (secret?: string) => {
+      clearTimeout(timer);
+      channel.close();
+      done(secret);
+    };
+    const timer = setTimeout(end, 300);
+    channel.onmessage = ({ data }) => {
+      if (data?.secret) end(data.secret);
+    };
+    channel.postMessage("request");
+  });
+}
 
 // onSignedOut is called when the server no longer accepts the session.
 let onSignedOut: (message: string) => void = () => {};
@@ -67,7 +92,8 @@ async function failure(resp: Response): Promise<APIError> {
 async function send(path: string, init: RequestInit = {}): Promise<Response> {
   let resp: Response;
   try {
-    resp = await fetch(path, { ...init, headers: { ...header, ...init.headers }, credentials: "same-origin" });
+    const headers = { "X-Berth-UI": sessionStorage.getItem(secretKey) ?? noSecret, ...init.headers };
+    resp = await fetch(path, { ...init, headers, credentials: "same-origin" });
   } catch (err) {
     if ((err as Error).name === "AbortError") throw err;
     throw new APIError(0, "Unreachable", "the server is unreachable");
@@ -81,7 +107,10 @@ export async function open(path: string, init: RequestInit = {}): Promise<Respon
   try {
     return await send("api" + path, init);
   } catch (err) {
-    if (err instanceof APIError && err.code === 401) onSignedOut("Your session has expired. Sign in again.");
+    if (err instanceof APIError && err.code === 401) {
+      sessionStorage.removeItem(secretKey);
+      onSignedOut("Your session has expired. Sign in again.");
+    }
     throw err;
   }
 }
@@ -101,18 +130,30 @@ export const strategicPatch = "application/strategic-merge-patch+json";
 export const jsonPatch = "application/json-patch+json";
 
 export async function getSession(): Promise<Session> {
-  return (await send("session")).json();
+  try {
+    return await (await send("session")).json();
+  } catch (err) {
+    if ((err as APIError).code !== 401) throw err;
+    sessionStorage.removeItem(secretKey);
+    const secret = await secretOfOtherTab();
+    if (!secret) throw err;
+    sessionStorage.setItem(secretKey, secret);
+    return (await send("session")).json();
+  }
 }
 
 export async function signIn(credentials: { token?: string; code?: string }): Promise<Session> {
   const resp = await send("session", {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(credentials),
   });
-  return resp.json();
+  const { secret, ...session } = await resp.json();
+  sessionStorage.setItem(secretKey, secret);
+  return session;
 }
 
 export async function signOut(): Promise<void> {
   await send("session", { method: "DELETE" });
+  sessionStorage.removeItem(secretKey);
 }
 
 // Access is one question to the authorizer: may the user do this?
@@ -131,7 +172,7 @@ export function forgetAnswers() {
   answers.clear();
 }
 
-// allowed asks with a SelfSubjectAccessReview. Answers are kept for a minute.
+// allowed requests a SelfSubjectAccessReview. Its results are cached for a minute.
 export function allowed(access: Access): Promise<boolean> {
   const key = JSON.stringify(access);
   let answer = answers.get(key);

@@ -25,9 +25,13 @@ export function Since({ time, now }: { time?: string; now: number }) {
   return time ? <time dateTime={time} title={clock(time)}>{age(time, now)}</time> : null;
 }
 
-export function Problem({ error, what }: { error?: APIError; what: string }) {
+// chooseNamespace is the hint of lists of all namespaces.
+export const chooseNamespace = " Choose a namespace.";
+
+// Problem shows an error, and a hint if the user lacks a permission.
+export function Problem({ error, what, hint }: { error?: APIError; what: string; hint?: string }) {
   if (!error) return null;
-  const text = error.code === 403 ? `You have no permission to ${what}.` : `Cannot ${what}: ${plain(error.message)}`;
+  const text = error.code === 403 ? `You have no permission to ${what}.${hint ?? ""}` : `Cannot ${what}: ${plain(error.message)}`;
   return <p class={error.code === 403 ? "note" : "error"} role="status">{text}</p>;
 }
 

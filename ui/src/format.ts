@@ -54,6 +54,17 @@ export function clock(time: string): string {
   return new Date(time).toLocaleString();
 }
 
+// compareTimes compares times of RFC 3339 with nanoseconds, in any zone and with any number of digits.
+export function compareTimes(a: string, b: string): number {
+  const parse = (time: string) => {
+    const m = /^(.*:\d\d)\.(\d+)(Z|[+-]\d\d:\d\d)$/.exec(time);
+    return { seconds: Date.parse(m ? m[1]! + m[3]! : time), fraction: (m?.[2] ?? "").padEnd(9, "0") };
+  };
+  const x = parse(a);
+  const y = parse(b);
+  return x.seconds - y.seconds || (x.fraction < y.fraction ? -1 : x.fraction > y.fraction ? 1 : 0);
+}
+
 // plain removes escape sequences of terminals and other control characters.
 export function plain(text: string): string {
   return text
@@ -97,17 +108,28 @@ export interface DiffLine {
   text: string;
 }
 
-// diff compares two texts line by line.
-export function diff(before: string, after: string): DiffLine[] {
-  const a = before.split("\n");
-  const b = after.split("\n");
+const maxComparisons = 4_000_000;
+
+// diff compares two texts line by line. It returns undefined if they are too large.
+export function diff(before: string, after: string): DiffLine[] | undefined {
+  let a = before.split("\n");
+  let b = after.split("\n");
+  let start = 0;
+  while (start < a.length && start < b.length && a[start] === b[start]) start++;
+  let end = 0;
+  while (end < a.length - start && end < b.length - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end++;
+  const same = (lines: string[]) => lines.map((text): DiffLine => ({ mark: " ", text }));
+  const out = same(a.slice(0, start));
+  const rest = same(a.slice(a.length - end));
+  a = a.slice(start, a.length - end);
+  b = b.slice(start, b.length - end);
+  if (a.length * b.length > maxComparisons) return undefined;
   const common: number[][] = Array.from({ length: a.length + 1 }, () => new Array(b.length + 1).fill(0));
   for (let i = a.length - 1; i >= 0; i--) {
     for (let j = b.length - 1; j >= 0; j--) {
       common[i]![j] = a[i] === b[j] ? common[i + 1]![j + 1]! + 1 : Math.max(common[i + 1]![j]!, common[i]![j + 1]!);
     }
   }
-  const out: DiffLine[] = [];
   let i = 0;
   let j = 0;
   while (i < a.length || j < b.length) {
@@ -120,5 +142,5 @@ export function diff(before: string, after: string): DiffLine[] {
       out.push({ mark: "+", text: b[j++]! });
     }
   }
-  return out;
+  return [...out, ...rest];
 }

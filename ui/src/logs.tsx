@@ -1,9 +1,8 @@
 // Logs of containers: followed over restarts, searched, and with those of the previous instance.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { open, readLines, type KubeObject } from "./api";
+import { APIError, open, readLines, type KubeObject } from "./api";
 import { Problem } from "./components";
-import { count, plain } from "./format";
-import type { APIError } from "./api";
+import { compareTimes, count, plain } from "./format";
 
 interface Line {
   n: number;
@@ -16,6 +15,7 @@ const maxLines = 5_000;
 const maxLength = 8_192; // characters of a line
 const lineHeight = 18;
 const tail = 500;
+const maxRetryDelay = 15_000;
 const allContainers = "*";
 
 function parse(raw: string, source: string, n: number): Line {
@@ -25,51 +25,83 @@ function parse(raw: string, source: string, n: number): Line {
   return { n, time: raw.slice(0, space), source, text: plain(cut) };
 }
 
+// Last is the time of the last line of a container, and the texts of the last lines with this time.
+interface Last {
+  time: string;
+  texts: string[];
+}
+
 function useLogs(path: string, containers: string[], instances: string, previous: boolean, follow: boolean) {
   const [state, set] = useState<{ lines: Line[]; error?: APIError; open: boolean }>({ lines: [], open: false });
-  const kept = useRef<{ key: string; lines: Line[]; last: Record<string, string>; next: number }>(
+  const kept = useRef<{ key: string; lines: Line[]; last: Record<string, Last>; next: number }>(
     { key: "", lines: [], last: {}, next: 1 });
   useEffect(() => {
     const key = [path, containers.join(), previous].join(" ");
     if (kept.current.key !== key) kept.current = { key, lines: [], last: {}, next: 1 };
     const k = kept.current;
     const abort = new AbortController();
+    const errors = new Map<string, APIError>(); // by container, of the last request
+    let running = 0;
     let flush: ReturnType<typeof setTimeout> | undefined;
-    const changed = (error?: APIError) => {
+    const changed = () => {
       flush ??= setTimeout(() => {
         flush = undefined;
         if (k.lines.length > maxLines) k.lines = k.lines.slice(-maxLines);
-        set({ lines: [...k.lines], error, open: running > 0 });
+        set({ lines: [...k.lines], error: [...errors.values()][0], open: running > 0 });
       }, 100);
     };
-    let running = containers.length;
-    const read = async (container: string) => {
-      let problem: APIError | undefined;
+    // read returns whether the response contained new lines.
+    const read = async (container: string): Promise<boolean> => {
+      let received = false;
+      const query = new URLSearchParams({ container, timestamps: "true" });
+      const since = k.last[container];
+      if (since) query.set("sinceTime", since.time);
+      else query.set("tailLines", String(tail));
+      if (previous) query.set("previous", "true");
+      else if (follow) query.set("follow", "true");
+      // sinceTime has a precision of a second: the response begins with lines that are known.
+      let known = since && [...since.texts];
+      running++;
       try {
-        const query = new URLSearchParams({ container, timestamps: "true" });
-        const since = k.last[container];
-        if (since) query.set("sinceTime", since);
-        else query.set("tailLines", String(tail));
-        if (previous) query.set("previous", "true");
-        else if (follow) query.set("follow", "true");
         const resp = await open(`${path}/log?${query}`, { signal: abort.signal });
+        if (errors.delete(container)) changed();
         await readLines(resp, (raw) => {
           const line = parse(raw, container, k.next++);
-          // sinceTime has a precision of a second: the lines of that second come again.
-          if (k.last[container] && line.time <= k.last[container]!) return;
-          k.last[container] = line.time;
+          if (since && known) {
+            const order = compareTimes(line.time, since.time);
+            if (order < 0) return;
+            const at = order === 0 ? known.indexOf(line.text) : -1;
+            if (at >= 0) {
+              known.splice(at, 1);
+              return;
+            }
+            if (order > 0) known = undefined;
+          }
+          const last = k.last[container];
+          if (last && compareTimes(line.time, last.time) === 0) last.texts.push(line.text);
+          else if (Date.parse(line.time)) k.last[container] = { time: line.time, texts: [line.text] };
+          received = true;
           k.lines.push(line);
           changed();
         });
       } catch (err) {
-        if (abort.signal.aborted) return;
-        problem = err as APIError;
+        if (abort.signal.aborted) return received;
+        errors.set(container, err instanceof APIError ? err : new APIError(0, "Unreachable", "the connection was interrupted"));
       }
       running--;
-      changed(problem);
+      changed();
+      return received;
     };
-    set({ lines: [...k.lines], open: true });
-    for (const c of containers) void read(c);
+    // run repeats requests while the log is followed: a stream ends with its container, its node or the server.
+    const run = async (container: string) => {
+      for (let failures = 0; !abort.signal.aborted; failures++) {
+        if (await read(container)) failures = 0;
+        if (!follow || previous || errors.get(container)?.code === 401) return;
+        await new Promise((done) => setTimeout(done, Math.min(1000 * 2 ** failures, maxRetryDelay)));
+      }
+    };
+    for (const c of containers) void run(c);
+    set({ lines: [...k.lines], open: running > 0 });
     return () => {
       abort.abort();
       clearTimeout(flush);

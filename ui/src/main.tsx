@@ -2,7 +2,7 @@
 import { render } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { APIError, forgetAnswers, getSession, setSignedOutHandler, signIn, signOut, type Session } from "./api";
-import { Live, PodTable, Problem, searchText } from "./components";
+import { Live, PodTable, Problem, chooseNamespace, searchText } from "./components";
 import { count, plain } from "./format";
 import { objectPath } from "./model";
 import { NodeView, NodesView } from "./nodes";
@@ -35,8 +35,20 @@ function App() {
   const [message, setMessage] = useState<string>();
   const [starting, setStarting] = useState(true);
   const code = route[0] === "link" ? route[1] : undefined;
+  const attempt = useRef(0);
+  useEffect(() => setSignedOutHandler((text) => { setSession(undefined); setMessage(text); forgetAnswers(); }), []);
   useEffect(() => {
-    setSignedOutHandler((text) => { setSession(undefined); setMessage(text); forgetAnswers(); });
+    if (!code && attempt.current > 0) return; // the code has left the address
+    const current = ++attempt.current;
+    const request = async () => {
+      if (!code) return getSession();
+      try {
+        return await signIn({ code });
+      } catch (err) {
+        if ((err as APIError).code === 409) return getSession(); // the connection has credentials, as with kubectl proxy
+        throw err;
+      }
+    };
     const start = async () => {
       if (code) {
         history.replaceState(null, "", "#/"); // the code works once: keep it out of the history
@@ -44,12 +56,18 @@ function App() {
       }
       for (let tries = 1; ; tries++) {
         try {
-          setSession(code ? await signIn({ code }) : await getSession());
+          const found = await request();
+          if (current !== attempt.current) return;
+          if (code) forgetAnswers();
+          setMessage(undefined);
+          setSession(found);
           break;
         } catch (err) {
+          if (current !== attempt.current) return;
           const e = err as APIError;
           if (e.code === 0 && tries < 10) { // the server may be starting
             await new Promise((done) => setTimeout(done, 1000));
+            if (current !== attempt.current) return;
             continue;
           }
           if (code || e.code !== 401) setMessage(plain(e.message));
@@ -62,7 +80,13 @@ function App() {
   }, [code ?? ""]);
   if (starting) return <p class="note" role="status">Loading.</p>;
   if (!session) return <SignIn message={message} done={(s) => { setMessage(undefined); setSession(s); }} />;
-  return <Frame route={route} session={session} leave={() => { void signOut().catch(() => {}); setSession(undefined); setMessage("You are signed out."); }} />;
+  const leave = async () => {
+    await signOut();
+    forgetAnswers();
+    setSession(undefined);
+    setMessage("You are signed out.");
+  };
+  return <Frame route={route} session={session} leave={leave} />;
 }
 
 function SignIn({ message, done }: { message?: string; done: (s: Session) => void }) {
@@ -104,8 +128,9 @@ function homeNamespace(user: string): string {
   return /^system:serviceaccount:([^:]+):/.exec(user)?.[1] ?? "";
 }
 
-function Frame({ route, session, leave }: { route: string[]; session: Session; leave: () => void }) {
+function Frame({ route, session, leave }: { route: string[]; session: Session; leave: () => Promise<void> }) {
   const [namespace, setNamespace] = useState(sessionStorage.getItem(namespaceKey) ?? "");
+  const [error, setError] = useState<APIError>();
   const search = useRef<HTMLInputElement>(null);
   const choose = (ns: string) => { sessionStorage.setItem(namespaceKey, ns); setNamespace(ns); };
   useEffect(() => {
@@ -132,8 +157,9 @@ function Frame({ route, session, leave }: { route: string[]; session: Session; l
           <a key={name} href={`#/${name}`} aria-current={section === name ? "page" : undefined}>{text}</a>)}</nav>
         <Namespace value={namespace} choose={choose} user={session.user} />
         <span class="user" title={(session.groups ?? []).join(", ")}>{plain(session.user)}</span>
-        {session.signOut && <button onClick={leave}>Sign out</button>}
+        {session.signOut && <button onClick={() => void leave().catch(setError)}>Sign out</button>}
       </header>
+      <Problem error={error} what="sign out" />
       <main id="main" tabIndex={-1} key={route.slice(0, 3).join("/")}>
         {section === "overview" && view !== "workload" ? <Overview key={namespace} namespace={namespace} />
           : view === "pods" ? <Pods key={namespace} namespace={namespace} search={search} />
@@ -190,7 +216,7 @@ function Pods({ namespace, search }: { namespace: string; search: { current: HTM
           aria-keyshortcuts="/" value={query} onInput={(e) => setQuery(e.currentTarget.value)} />
         <span class="dim" role="status">{words.length ? `${rows.length} of ${count(list.rows.size, "pod")}` : count(rows.length, "pod")}</span>
       </header>
-      <Problem error={list.error} what={namespace ? `list pods in ${namespace}` : "list pods of all namespaces. Choose a namespace"} />
+      <Problem error={list.error} what={namespace ? `list pods in ${namespace}` : "list pods of all namespaces"} hint={namespace ? "" : chooseNamespace} />
       <PodTable list={list} rows={rows} allNamespaces={!namespace} label="Pods" />
     </section>
   );

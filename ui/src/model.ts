@@ -17,7 +17,7 @@ function condition(o: KubeObject, type: string) {
 
 export { condition };
 
-// trouble returns why a pod is not well, as far as its status tells, or undefined.
+// trouble returns why a pod is not well, according to its status, or undefined.
 export function trouble(pod: KubeObject, now = Date.now()): Trouble | undefined {
   const status = pod.status ?? {};
   const created = pod.metadata.creationTimestamp;
@@ -31,7 +31,7 @@ export function trouble(pod: KubeObject, now = Date.now()): Trouble | undefined 
   const scheduled = condition(pod, "PodScheduled");
   if (scheduled?.status === "False") {
     return { reason: scheduled.reason ?? "Unschedulable", since: scheduled.lastTransitionTime ?? created,
-      sentence: sentence(`No node takes the pod: ${scheduled.message ?? "no reason given"}`) };
+      sentence: sentence(`The pod is not scheduled: ${scheduled.message ?? "no reason given"}`) };
   }
   const containers = [...(status.initContainerStatuses ?? []), ...(status.containerStatuses ?? [])];
   for (const c of containers) {

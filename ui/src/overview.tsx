@@ -1,41 +1,55 @@
 // What runs, what does not, and why not.
-import { useEffect, useState } from "preact/hooks";
-import { get, type KubeObject } from "./api";
-import { Events, Live, Problem, Since, link, useNow } from "./components";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { open, type KubeObject } from "./api";
+import { Events, Live, Problem, Since, chooseNamespace, link, useNow } from "./components";
 import { explanation, objectPath, rollout, trouble, workloadKinds, type Trouble } from "./model";
 import { NodeCard, podsByNode, useNodeMetrics } from "./nodes";
 import { useList, usePoll } from "./watch";
 
 const maxBad = 50; // pods that are listed
-const maxAsked = 20; // pods whose nodes are asked
+const maxReasons = 20; // pods whose reasons are requested from nodes
+const maxInFlight = 4; // of these requests
 
 interface BadPod extends Trouble {
   pod: KubeObject;
 }
 
-// useReasons asks the nodes of pods for their reasons, once for each version of a pod.
+// useReasons requests the reasons of pods from their nodes, once for each version of a pod.
 function useReasons(bad: BadPod[]): Map<string, Trouble> {
   const [reasons, set] = useState(new Map<string, Trouble & { version?: string }>());
-  const wanted = bad.filter((b) => b.pod.spec?.nodeName).slice(0, maxAsked)
-    .filter((b) => reasons.get(b.pod.metadata.uid!)?.version !== b.pod.metadata.resourceVersion);
+  const inFlight = useRef(new Map<string, AbortController>()); // by UID
+  useEffect(() => () => inFlight.current.forEach((request) => request.abort()), []);
+  const start = async ({ pod, ...known }: BadPod) => {
+    const m = pod.metadata;
+    const uid = m.uid!;
+    const request = new AbortController();
+    inFlight.current.set(uid, request);
+    let found: Trouble = known;
+    try {
+      const resp = await open(objectPath("/api/v1", "pods", m.namespace, m.name) + "/why", { signal: request.signal });
+      const why = await resp.json();
+      if (why.summary) found = { reason: known.reason, sentence: explanation(why), since: why.waitingFor?.[0]?.since ?? known.since };
+    } catch {
+      // The page falls back to the status of the pod.
+    }
+    if (request.signal.aborted) return;
+    inFlight.current.delete(uid);
+    set((old) => new Map(old).set(uid, { ...found, version: m.resourceVersion })); // which starts the next request
+  };
   useEffect(() => {
-    if (wanted.length === 0) return;
-    let ended = false;
-    void Promise.all(wanted.map(async ({ pod, ...known }) => {
-      const m = pod.metadata;
-      let found: Trouble = known;
-      try {
-        const why = await get(objectPath("/api/v1", "pods", m.namespace, m.name) + "/why");
-        if (why.summary) found = { reason: known.reason, sentence: explanation(why), since: why.waitingFor?.[0]?.since ?? known.since };
-      } catch {
-        // The status of the pod has to do.
-      }
-      return [m.uid!, { ...found, version: m.resourceVersion }] as const;
-    })).then((found) => {
-      if (!ended) set((old) => new Map([...old, ...found]));
-    });
-    return () => { ended = true; };
-  }, [wanted.map((b) => b.pod.metadata.uid! + b.pod.metadata.resourceVersion).join()]);
+    const uids = new Set(bad.map((b) => b.pod.metadata.uid!));
+    for (const [uid, request] of inFlight.current) {
+      if (uids.has(uid)) continue;
+      request.abort();
+      inFlight.current.delete(uid);
+    }
+    if ([...reasons.keys()].some((uid) => !uids.has(uid))) set((old) => new Map([...old].filter(([uid]) => uids.has(uid))));
+    for (const b of bad.filter((b) => b.pod.spec?.nodeName).slice(0, maxReasons)) {
+      const { uid, resourceVersion } = b.pod.metadata;
+      if (inFlight.current.size >= maxInFlight) break;
+      if (!inFlight.current.has(uid!) && reasons.get(uid!)?.version !== resourceVersion) void start(b);
+    }
+  });
   return reasons;
 }
 
@@ -58,7 +72,7 @@ export function Overview({ namespace }: { namespace: string }) {
     <section>
       <header class="title"><h1>Overview</h1><Live list={pods} /></header>
       <h2>Pods that are not well</h2>
-      <Problem error={pods.error} what={namespace ? `list pods in ${namespace}` : "list pods of all namespaces. Choose a namespace"} />
+      <Problem error={pods.error} what={namespace ? `list pods in ${namespace}` : "list pods of all namespaces"} hint={namespace ? "" : chooseNamespace} />
       {pods.loaded && !pods.error && bad.length === 0 &&
         <p class="state good">All {pods.rows.size} pods{where} are well.</p>}
       {bad.length > 0 && <ul class="bad-pods">{bad.slice(0, maxBad).map((b) => {

@@ -39,7 +39,7 @@ export function PodView({ namespace, name, tab }: { namespace: string; name: str
             label: "Delete", danger: true, access: { verb: "delete", resource: "pods", namespace, name },
             command: `kubectl delete pod ${quote(name)} -n ${quote(namespace)}`,
             run: () => write("DELETE", path, undefined),
-            form: <p>{by ? `Its ${by.kind} creates a new pod.` : "Nothing creates this pod again."}</p>,
+            form: <p>{by ? `Its ${by.kind} creates a new pod.` : "No controller recreates this pod."}</p>,
           }} />
         </div>
       </header>
@@ -58,7 +58,7 @@ export function PodView({ namespace, name, tab }: { namespace: string; name: str
   );
 }
 
-// Why shows what the agent says a pod waits for. Without an answer it shows what the status tells.
+// Why shows the explanation of the agent. Without one it falls back to the status.
 function Why({ pod, path, now }: { pod: KubeObject; path: string; now: number }) {
   const { value, error } = usePoll(pod.spec?.nodeName ? `${path}/why` : "", 10, pod.metadata.resourceVersion);
   const bad = trouble(pod, now);
@@ -66,7 +66,7 @@ function Why({ pod, path, now }: { pod: KubeObject; path: string; now: number })
     return (
       <div class={"why " + (bad ? "bad" : "good")}>
         <p class="why-summary">{bad ? bad.sentence : `The pod is ${(pod.status?.phase ?? "unknown").toLowerCase()}.`}</p>
-        {error && error.code !== 403 && <p class="dim">The node does not say more: {plain(error.message)}</p>}
+        {error && error.code !== 403 && <p class="dim">No explanation from the node: {plain(error.message)}</p>}
       </div>
     );
   }

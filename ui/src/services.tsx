@@ -1,5 +1,5 @@
 // Services, and one Service with its endpoints.
-import { Facts, Labels, Live, Problem, Since, link, objectLink, useNow } from "./components";
+import { Facts, Labels, Live, Problem, Since, chooseNamespace, link, objectLink, useNow } from "./components";
 import { plain } from "./format";
 import { objectPath, selectorText } from "./model";
 import { Manifest } from "./pod";
@@ -13,7 +13,7 @@ export function ServicesView({ namespace }: { namespace: string }) {
   return (
     <section>
       <header class="title"><h1>Services</h1><Live list={list} /></header>
-      <Problem error={list.error} what={namespace ? `list Services in ${namespace}` : "list Services of all namespaces. Choose a namespace"} />
+      <Problem error={list.error} what={namespace ? `list Services in ${namespace}` : "list Services of all namespaces"} hint={namespace ? "" : chooseNamespace} />
       <div class="scroll"><table>
         <thead><tr>{!namespace && <th>Namespace</th>}<th>Name</th><th>Type</th><th>Addresses</th><th>Ports</th><th>Age</th></tr></thead>
         <tbody>{rows.map(({ object: s }) => (

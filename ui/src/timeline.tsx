@@ -70,7 +70,7 @@ export function Timeline({ path, refresh }: { path: string; refresh: unknown }) 
   const { value, error } = usePoll(`${path}/timeline`, 10, refresh);
   if (!value) return error ? <Problem error={error} what="show the timeline" /> : <p class="note">Loading.</p>;
   const tree = nest(value.spans ?? [], Date.parse(value.now));
-  if (tree.length === 0) return <p class="note">The agent has done nothing for this pod yet.</p>;
+  if (tree.length === 0) return <p class="note">No actions recorded for this pod yet.</p>;
   const all = periods(tree);
   return (
     <div class="timeline">

@@ -33,10 +33,15 @@ class Source {
   private unused?: ReturnType<typeof setTimeout>;
   private flush?: ReturnType<typeof setTimeout>;
 
-  constructor(private readonly path: string, private readonly query: string) {}
+  private readonly key: string;
+
+  constructor(private readonly path: string, private readonly query: string) {
+    this.key = path + "?" + query;
+  }
 
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
+    sources.set(this.key, this);
     clearTimeout(this.unused);
     if (!this.abort) {
       this.abort = new AbortController();
@@ -48,12 +53,12 @@ class Source {
       this.unused = setTimeout(() => {
         this.abort?.abort();
         this.abort = undefined;
-        sources.delete(this.path + "?" + this.query);
+        sources.delete(this.key);
       }, keepFor);
     };
   }
 
-  // changed tells the views, at most once per batchDelay.
+  // changed notifies the views, at most once per batchDelay.
   private changed() {
     this.flush ??= setTimeout(() => {
       this.flush = undefined;
@@ -144,12 +149,9 @@ const sources = new Map<string, Source>();
 export function useList(path: string, query = "includeObject=Object"): List {
   const [, redraw] = useState(0);
   const key = path + "?" + query;
-  let source = sources.get(key);
-  if (!source) {
-    source = new Source(path, query);
-    if (path) sources.set(key, source);
-  }
-  useEffect(() => (path ? source.subscribe(() => redraw((n) => n + 1)) : undefined), [key]);
+  const source = sources.get(key) ?? new Source(path, query);
+  // Another view may have subscribed to a source for the same list since this one was drawn.
+  useEffect(() => (path ? (sources.get(key) ?? source).subscribe(() => redraw((n) => n + 1)) : undefined), [key]);
   return source.list;
 }
 

@@ -1,5 +1,5 @@
 // One Deployment, StatefulSet or DaemonSet: rollout, revisions with their differences, pods, and actions.
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { jsonPatch, mergePatch, strategicPatch, write, type KubeObject } from "./api";
 import { ActionButton, quote } from "./actions";
 import { Conditions, Events, Facts, Labels, Live, PodTable, Problem, Since, useNow } from "./components";
@@ -47,7 +47,7 @@ export function WorkloadView({ kind, namespace, name }: { kind: string; namespac
           {kind !== "DaemonSet" && <Scale object={object} path={path} target={target} access={access} />}
           <ActionButton action={{
             label: "Restart", access, command: `kubectl rollout restart ${target}`,
-            form: <p>All pods are replaced, as the update strategy says.</p>,
+            form: <p>All pods are replaced, according to the update strategy.</p>,
             run: () => write("PATCH", path, { spec: { template: { metadata: { annotations: {
               "kubectl.kubernetes.io/restartedAt": new Date().toISOString().replace(/\.\d+Z$/, "Z") } } } } }, strategicPatch),
           }} />
@@ -168,13 +168,16 @@ function Revisions({ of, now, undo }: { of: Revision[]; now: number; undo?: (r: 
           </tr>
         ))}</tbody>
       </table></div>
-      {before ? <Diff before={before} after={revision} /> : <p class="note">Revision {revision.number} is the oldest one that is kept.</p>}
+      {before ? <Diff before={before} after={revision} /> : <p class="note">Revision {revision.number} is the oldest revision in the history.</p>}
     </>
   );
 }
 
 function Diff({ before, after }: { before: Revision; after: Revision }) {
-  const lines = diff(yaml(before.template), yaml(after.template));
+  const a = yaml(before.template);
+  const b = yaml(after.template);
+  const lines = useMemo(() => diff(a, b), [a, b]);
+  if (!lines) return <p class="note">Revisions {before.number} and {after.number} are too large to compare.</p>;
   const near = lines.map((_, i) => lines.slice(Math.max(i - 3, 0), i + 4).some((l) => l.mark !== " "));
   return (
     <figure>
