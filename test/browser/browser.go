@@ -77,8 +77,13 @@ func Open(t testing.TB, width, height int) *Page {
 	})
 	p := &Page{t: t, ctx: ctx, problems: make(chan string, 1000), home: home}
 	chromedp.ListenTarget(ctx, p.listen)
-	// The first run must have no deadline: it would end the browser.
-	if err := chromedp.Run(ctx, log.Enable()); err != nil {
+	// The first run must have no deadline of its own: it would end the browser.
+	overdue := time.AfterFunc(startTimeout, stop)
+	err = chromedp.Run(ctx, log.Enable())
+	if !overdue.Stop() {
+		t.Fatalf("start the browser: timed out after %v: %v", startTimeout, err)
+	}
+	if err != nil {
 		t.Fatalf("start the browser: %v", err)
 	}
 	t.Cleanup(p.screenshotOfFailure)
@@ -158,7 +163,11 @@ func (p *Page) Run(actions ...chromedp.Action) {
 	ctx, cancel := context.WithTimeout(p.ctx, waitTimeout)
 	defer cancel()
 	if err := chromedp.Run(ctx, actions...); err != nil {
-		p.t.Fatalf("browser: %v; the page shows:\n%s", err, p.Text())
+		shown, textErr := p.Text()
+		if textErr != nil {
+			shown = textErr.Error()
+		}
+		p.t.Fatalf("browser: %v; the page shows:\n%s", err, shown)
 	}
 }
 
@@ -177,14 +186,14 @@ func (p *Page) Eval(expression string) string {
 }
 
 // Text returns the visible text of the page.
-func (p *Page) Text() string {
+func (p *Page) Text() (string, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, waitTimeout)
 	defer cancel()
 	var out string
 	if err := chromedp.Run(ctx, chromedp.Evaluate(`document.body.innerText`, &out)); err != nil {
-		return err.Error()
+		return "", fmt.Errorf("text of the page: %w", err)
 	}
-	return out
+	return out, nil
 }
 
 // WaitText waits until the page shows all texts.
@@ -211,7 +220,8 @@ func (p *Page) WaitNoText(text string) {
 	})
 }
 
-// wait waits until missing returns an empty text for the visible text of the page.
+// wait waits until missing returns an empty text for the visible text of the page. Without this text, as during a
+// navigation, it tries again.
 func (p *Page) wait(missing func(shown string) string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, waitTimeout)
@@ -219,9 +229,11 @@ func (p *Page) wait(missing func(shown string) string) {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		shown := p.Text()
-		what := missing(shown)
-		if what == "" {
+		shown, err := p.Text()
+		what := "the text of the page"
+		if err != nil {
+			shown = err.Error()
+		} else if what = missing(shown); what == "" {
 			return
 		}
 		select {
