@@ -56,7 +56,8 @@ The browser has to trust the certificate authority of the server, which is in th
 // requestLink requests a link from the server.
 func requestLink(ctx context.Context, config *restclient.Config, duration time.Duration) (string, error) {
 	if i := config.Impersonate; i.UserName != "" || i.UID != "" || len(i.Groups) > 0 || len(i.Extra) > 0 {
-		return "", errors.New("the kubeconfig impersonates a user: a link is for the user of the client certificate only")
+		return "", errors.New(
+			"a link is for the user of the client certificate: the kubeconfig impersonates another user")
 	}
 	client, err := restclient.HTTPClientFor(config)
 	if err != nil {

@@ -5,13 +5,13 @@
 // verifies for each request, or a user. The second kind comes from a link that can be used once. `berth-control ui`
 // requests the link with a client certificate. Sessions are not stored, so they survive a restart of the server.
 //
-// Browsers send cookies to all ports of a host. So the cookie alone is not sufficient: it contains the hash of a random
+// Browsers send cookies to all ports of a host, so the cookie alone is not sufficient. It contains the hash of a random
 // secret, which the page receives at the sign-in and sends as the value of the header X-Berth-UI.
 //
 // Requests below /ui/api/ go to the handler chain of the API in this process. They are authenticated, authorized,
 // limited and audited like all others. A request that has its own credentials, such as one from kubectl proxy, keeps
-// them and needs no secret. The API is not available completely: connections cannot be upgraded, and the subresources
-// exec, attach, portforward and proxy are rejected.
+// them and needs no secret. Upgrades of connections and the subresources exec, attach, portforward and proxy are
+// rejected.
 //
 // Goroutines: none.
 //
