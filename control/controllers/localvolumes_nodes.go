@@ -149,7 +149,11 @@ func NewNodeVolumes(client kubernetes.Interface) NodeVolumes {
 const nodeTimeout = 2 * time.Minute
 
 func (n nodeVolumes) List(ctx context.Context, node string) (out nodevolumes.List, err error) {
-	return out, n.do(ctx, n.client.Get(), node, "", nil, &out)
+	err = n.do(ctx, n.client.Get(), node, "", nil, &out)
+	if err == nil && out.Driver != nodevolumes.DriverName { // a node agent that responds to any path
+		err = fmt.Errorf("%w: the response is not that of driver %s", ErrNoLocalVolumes, nodevolumes.DriverName)
+	}
+	return out, err
 }
 
 func (n nodeVolumes) Ensure(
@@ -170,7 +174,8 @@ func (n nodeVolumes) do(ctx context.Context, r *rest.Request, node, name string,
 	if name != "" {
 		path = append(path, name)
 	}
-	r = r.Resource("nodes").Name(node).SubResource("proxy").Suffix(path...).MaxRetries(0)
+	r = r.Resource("nodes").Name(node).SubResource("proxy").Suffix(path...).MaxRetries(0).
+		SetHeader("Accept", "application/json")
 	if body != nil {
 		data, err := json.Marshal(body)
 		if err != nil {
@@ -178,15 +183,25 @@ func (n nodeVolumes) do(ctx context.Context, r *rest.Request, node, name string,
 		}
 		r = r.Body(data).SetHeader("Content-Type", "application/json")
 	}
-	var code int
-	result := r.Do(ctx).StatusCode(&code)
+	result := r.Do(ctx)
 	data, err := result.Raw()
 	if err == nil {
 		return json.Unmarshal(data, out)
 	}
-	// The node's own text says more than the Status that the client makes of it.
-	text := strings.TrimSpace(string(data))
-	switch code {
+	failure, ok := errors.AsType[*apierrors.StatusError](result.Error())
+	if !ok {
+		return err
+	}
+	// The text of the node or of the API server says more than the message that the client makes of it.
+	text := failure.ErrStatus.Message
+	if details := failure.ErrStatus.Details; details != nil {
+		for _, c := range details.Causes {
+			if c.Type == metav1.CauseTypeUnexpectedServerResponse {
+				text = strings.TrimSpace(c.Message)
+			}
+		}
+	}
+	switch failure.ErrStatus.Code {
 	case http.StatusInsufficientStorage:
 		return fmt.Errorf("%w: %s", ErrNoSpaceOnNode, text)
 	case http.StatusConflict:
@@ -196,8 +211,5 @@ func (n nodeVolumes) do(ctx context.Context, r *rest.Request, node, name string,
 	case http.StatusNotImplemented, http.StatusNotFound, http.StatusMethodNotAllowed:
 		return fmt.Errorf("%w: %s", ErrNoLocalVolumes, text)
 	}
-	if text == "" || strings.HasPrefix(text, "{") {
-		return err
-	}
-	return fmt.Errorf("%w: %s", err, text)
+	return errors.New(text)
 }

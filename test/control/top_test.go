@@ -16,6 +16,7 @@ import (
 	"crypto/x509"
 
 	"berth/control/pki"
+	"berth/internal/localvolumes"
 )
 
 // TestTop runs kubectl top. The node reports a cumulative CPU time only, like the first response of an
@@ -78,7 +79,13 @@ func serveSummary(t *testing.T, s *Server, node string, handler http.HandlerFunc
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := httptest.NewUnstartedServer(handler)
+	agent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == localvolumes.Path { // of the provisioner; a kubelet has no such path
+			http.NotFound(w, r)
+			return
+		}
+		handler(w, r)
+	}))
 	agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,
 		ClientCAs: s.Authority.Pool(), MinVersion: tls.VersionTLS12}
 	agent.StartTLS()
