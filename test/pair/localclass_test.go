@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,7 +12,7 @@ import (
 )
 
 // localClass is a StatefulSet whose claim has no class: it gets a volume of the default class local. Each pod logs the
-// size of the volume in KiB, and the starts that the volume has seen.
+// starts that the volume has seen.
 const localClass = `apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db, namespace: default}
@@ -26,8 +27,7 @@ spec:
       containers:
       - name: c
         image: busybox:1.36
-        command: [sh, -c, "echo start >> /data/log; echo size $(df -k /data | tail -n 1 | awk '{print $2}'); ` +
-	`echo starts $(wc -l < /data/log); sleep 1000000"]
+        command: [sh, -c, "echo start >> /data/log; echo starts $(wc -l < /data/log); sleep 1000000"]
         volumeMounts: [{name: data, mountPath: /data}]
   volumeClaimTemplates:
   - metadata: {name: data}
@@ -132,20 +132,25 @@ func (p *Pair) waitForCapacity(kind, name, path string) {
 	p.Kubectl(p.t, "wait", "--for=jsonpath={"+path+"}=128Mi", kind+"/"+name, "--timeout=4m")
 }
 
-// requireDB waits until the pod has logged a line, and checks the size in KiB that it has logged.
+// requireDB waits until the pod has logged a line, and df in the pod shows a size between two in KiB.
 func (p *Pair) requireDB(line string, least, most int) {
 	p.t.Helper()
-	size := 0
 	p.waitUntil("line "+line, func() string {
-		text := p.containerLog("db-0")
-		if !strings.Contains(text, line+"\n") {
+		if text := p.containerLog("db-0"); !strings.Contains(text, line+"\n") {
 			return text
 		}
-		_, after, _ := strings.Cut(text, "size ")
-		size, _ = strconv.Atoi(strings.TrimSpace(strings.SplitN(after, "\n", 2)[0]))
 		return ""
 	})
-	if size < least || size > most {
-		p.t.Errorf("the volume has %d KiB, want %d to %d", size, least, most)
-	}
+	p.waitUntil("the size of the volume in df", func() string {
+		out, err := p.TryKubectl(p.t, "", "exec", "db-0", "--", "df", "-k", "/data")
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		fields := strings.Fields(lines[len(lines)-1])
+		if err != nil || len(fields) < 2 {
+			return fmt.Sprint(out, err)
+		}
+		if size, err := strconv.Atoi(fields[1]); err != nil || size < least || size > most {
+			return fmt.Sprintf("want %d to %d KiB: %s", least, most, out)
+		}
+		return ""
+	})
 }
