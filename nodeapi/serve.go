@@ -51,7 +51,7 @@ func ServeUntil(ctx context.Context, ln net.Listener, srv *http.Server) error {
 	defer cancel()
 	err := srv.Shutdown(grace)
 	if errors.Is(err, context.DeadlineExceeded) {
-		slog.Default().Warn("requests closed at the end of the server", "address", ln.Addr().String())
+		slog.Default().Warn("active requests closed at shutdown", "address", ln.Addr().String())
 		err = srv.Close()
 	}
 	if err != nil {

@@ -1,4 +1,3 @@
-// Package ui contains the built assets of the web page. `make ui` builds them from the sources in this directory.
 package ui
 
 import "embed"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,12 +97,14 @@ func requestLink(ctx context.Context, config *restclient.Config, duration time.D
 
 // linkError returns the error of a response.
 func linkError(resp *http.Response) error {
+	var status metav1.Status
+	err := json.NewDecoder(resp.Body).Decode(&status)
 	// Without the page, a user needs a permission for the path to learn that it does not exist.
-	if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusForbidden {
+	if resp.StatusCode == http.StatusNotFound ||
+		resp.StatusCode == http.StatusForbidden && strings.Contains(status.Message, ui.Prefix+"links") {
 		return errors.New("the server does not serve the web page: was it started with --ui=false?")
 	}
-	var status metav1.Status
-	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil || status.Message == "" {
+	if err != nil || status.Message == "" {
 		return fmt.Errorf("response of the server: %s", resp.Status)
 	}
 	return &apierrors.StatusError{ErrStatus: status}

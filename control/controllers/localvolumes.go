@@ -30,6 +30,9 @@ const (
 	unsupportedInterval = 10 * time.Minute
 	// pendingInterval is how often a volume that grows when it is next mounted is checked.
 	pendingInterval = 30 * time.Second
+	// quickRetries is how many requests for the volumes of a node are repeated with back-off. Then the node counts as
+	// unreachable, which a node behind a firewall always is, and is asked at capacityInterval.
+	quickRetries = 8
 	// busyInterval is how often the deletion of a volume that a node still uses is repeated.
 	busyInterval = 5 * time.Second
 )
@@ -43,14 +46,16 @@ var (
 	ErrVolumeInUse        = errors.New("volume in use")
 	ErrNoLocalVolumes     = errors.New("the node has no local volumes")
 	ErrInvalidLocalVolume = errors.New("invalid volume")
+	ErrLocalVolumeLost    = errors.New("volume not found on the node")
 )
 
 // NodeVolumes calls the endpoint /localvolumes of nodes. Errors wrap one of the errors above, or are those of the
 // connection.
 type NodeVolumes interface {
 	List(ctx context.Context, node string) (nodevolumes.List, error)
-	// Ensure creates a volume or grows it to that many bytes.
+	// Ensure creates a volume or grows it to that many bytes. Grow grows one that exists.
 	Ensure(ctx context.Context, node, name string, bytes int64) (nodevolumes.Volume, error)
+	Grow(ctx context.Context, node, name string, bytes int64) (nodevolumes.Volume, error)
 	// Delete deletes a volume. It does nothing if the volume does not exist.
 	Delete(ctx context.Context, node, name string) error
 }
@@ -69,6 +74,8 @@ type localProvisioner struct {
 	mu sync.Mutex
 	// creating has the volumes that are being created for claims: they have no PersistentVolume yet.
 	creating map[string]bool
+	// failures counts the failed requests for the volumes of a node since the last success.
+	failures map[string]int
 }
 
 func newLocalProvisioner(c Config) ([]*controller, error) {
@@ -80,6 +87,7 @@ func newLocalProvisioner(c Config) ([]*controller, error) {
 		Config: c, claims: core.PersistentVolumeClaims().Informer(), volumes: core.PersistentVolumes().Informer(),
 		classes: storage.StorageClasses().Informer(), nodes: core.Nodes().Informer(),
 		reports: storage.CSIStorageCapacities().Informer(), creating: map[string]bool{},
+		failures: map[string]int{},
 	}
 	p.ctrl = c.newController(p.sync)
 	p.ctrl.workers, p.ctrl.prepare = provisionWorkers, p.createObjects
@@ -134,9 +142,8 @@ func (p *localProvisioner) nodeHandler() cache.ResourceEventHandlerFuncs {
 }
 
 func nodeReady(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	ready := nodeCondition(n, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
 }
 
 func (p *localProvisioner) keysOfClaim(obj any) []string {
@@ -343,9 +350,9 @@ func (p *localProvisioner) syncVolume(ctx context.Context, name string) (time.Du
 		}
 		p.ctrl.queue.Add(nodeKeyPrefix + node) // its free space has changed
 	}
-	volumes := p.Client.CoreV1().PersistentVolumes()
+	api := p.Client.CoreV1().PersistentVolumes()
 	if next.DeleteObject {
-		err := volumes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(v.UID))})
+		err := api.Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(v.UID))})
 		if ignoreNotFound(err) != nil {
 			return 0, fmt.Errorf("delete PersistentVolume %s: %w", name, err)
 		}
@@ -353,12 +360,12 @@ func (p *localProvisioner) syncVolume(ctx context.Context, name string) (time.Du
 	if !next.RemoveFinalizer {
 		return 0, nil
 	}
-	now, err := volumes.Get(ctx, name, metav1.GetOptions{})
+	now, err := api.Get(ctx, name, metav1.GetOptions{})
 	if err != nil || now.UID != v.UID {
 		return 0, ignoreNotFound(err)
 	}
 	now.Finalizers = slices.DeleteFunc(now.Finalizers, func(f string) bool { return f == localvolumes.Finalizer })
-	if _, err = volumes.Update(ctx, now, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
+	if _, err = api.Update(ctx, now, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 		return 0, fmt.Errorf("remove finalizer of PersistentVolume %s: %w", name, err)
 	}
 	return 0, nil
@@ -378,7 +385,7 @@ func (p *localProvisioner) grow(ctx context.Context, claim *corev1.PersistentVol
 	if growth.Volume {
 		p.Events.Eventf(claim, corev1.EventTypeNormal, "Resizing", "External resizer is resizing volume %s", v.Name)
 	}
-	grown, err := p.NodeVolumes.Ensure(ctx, node, v.Spec.CSI.VolumeHandle, growth.Bytes)
+	grown, err := p.NodeVolumes.Grow(ctx, node, v.Spec.CSI.VolumeHandle, growth.Bytes)
 	if err != nil {
 		p.Events.Eventf(claim, corev1.EventTypeWarning, "VolumeResizeFailed", "resize volume %q on node %s failed: %v",
 			v.Name, node, err)

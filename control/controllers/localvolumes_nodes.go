@@ -32,17 +32,37 @@ func (p *localProvisioner) syncNode(ctx context.Context, name string) (time.Dura
 	obj, found, err := p.nodes.GetIndexer().GetByKey(name)
 	node, ok := obj.(*corev1.Node)
 	if err != nil || !found || !ok || !nodeReady(node) {
-		return 0, err //nolint:wrapcheck // the index of the informer
+		_ = p.countFailure(name, nil) // it starts again when the node is ready
+		return 0, err                 //nolint:wrapcheck // the index of the informer
 	}
 	list, err := p.NodeVolumes.List(ctx, name)
-	if errors.Is(err, ErrNoLocalVolumes) {
+	failures := p.countFailure(name, err)
+	switch {
+	case errors.Is(err, ErrNoLocalVolumes):
 		return unsupportedInterval, p.publishCapacity(ctx, node, 0, false)
-	}
-	if err != nil {
+	case failures > quickRetries:
+		return capacityInterval, nil
+	case failures == quickRetries:
+		p.Log.Warn("local volumes of the node unreachable; retrying", "node", name, "retryIn", capacityInterval, "err", err)
+		return capacityInterval, nil
+	case err != nil:
 		return 0, fmt.Errorf("list volumes of node %s: %w", name, err)
 	}
 	p.deleteUnreferenced(ctx, name, list.Volumes)
 	return capacityInterval, p.publishCapacity(ctx, node, list.AvailableBytes, true)
+}
+
+// countFailure returns how many requests for the volumes of a node have failed since the last success. That a node has
+// no local volumes is a success.
+func (p *localProvisioner) countFailure(node string, err error) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil || errors.Is(err, ErrNoLocalVolumes) {
+		delete(p.failures, node)
+		return 0
+	}
+	p.failures[node]++
+	return p.failures[node]
 }
 
 // deleteUnreferenced deletes the volumes of a node that were created for a claim that is gone.
@@ -162,6 +182,12 @@ func (n nodeVolumes) Ensure(
 	return out, n.do(ctx, n.client.Put(), node, name, nodevolumes.Request{CapacityBytes: bytes}, &out)
 }
 
+func (n nodeVolumes) Grow(
+	ctx context.Context, node, name string, bytes int64,
+) (out nodevolumes.Volume, err error) {
+	return out, n.do(ctx, n.client.Put(), node, name, nodevolumes.Request{CapacityBytes: bytes, Grow: true}, &out)
+}
+
 func (n nodeVolumes) Delete(ctx context.Context, node, name string) error {
 	var out struct{}
 	return n.do(ctx, n.client.Delete(), node, name, nil, &out)
@@ -206,6 +232,8 @@ func (n nodeVolumes) do(ctx context.Context, r *rest.Request, node, name string,
 		return fmt.Errorf("%w: %s", ErrNoSpaceOnNode, text)
 	case http.StatusConflict:
 		return fmt.Errorf("%w: %s", ErrVolumeInUse, text)
+	case http.StatusGone:
+		return fmt.Errorf("%w: %s", ErrLocalVolumeLost, text)
 	case http.StatusBadRequest:
 		return fmt.Errorf("%w: %s", ErrInvalidLocalVolume, text)
 	case http.StatusNotImplemented, http.StatusNotFound, http.StatusMethodNotAllowed:

@@ -48,6 +48,10 @@ func TestNodeVolumesByProxy(t *testing.T) {
 		got != `PUT /api/v1/nodes/n1/proxy/localvolumes/a {"capacityBytes":8}` {
 		t.Errorf("ensure: %+v %v, request %s", v, err, got)
 	}
+	if _, err := nodes.Grow(t.Context(), "n1", "a", 8); err != nil ||
+		got != `PUT /api/v1/nodes/n1/proxy/localvolumes/a {"capacityBytes":8,"grow":true}` {
+		t.Errorf("grow: %v, request %s", err, got)
+	}
 	for _, c := range []struct {
 		code int
 		body string
@@ -56,6 +60,7 @@ func TestNodeVolumesByProxy(t *testing.T) {
 	}{
 		{507, "not enough free space: 8 bytes requested", ErrNoSpaceOnNode, "8 bytes requested"},
 		{409, "volume in use: a", ErrVolumeInUse, "a"},
+		{410, "volume not found: a has no image", ErrLocalVolumeLost, "a has no image"},
 		{400, "invalid volume", ErrInvalidLocalVolume, "invalid volume"},
 		{501, "mkfs.ext4 not found", ErrNoLocalVolumes, "mkfs.ext4 not found"},
 		{404, "404 page not found", ErrNoLocalVolumes, ""},

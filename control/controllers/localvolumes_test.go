@@ -29,6 +29,7 @@ type fakeNodeVolumes struct {
 	free    map[string]int64 // by node; missing: the node has no driver
 	volumes map[string]nodevolumes.Volume
 	err     error // of all calls
+	lists   int   // calls of List
 }
 
 func (f *fakeNodeVolumes) List(_ context.Context, node string) (nodevolumes.List, error) {
@@ -38,6 +39,7 @@ func (f *fakeNodeVolumes) List(_ context.Context, node string) (nodevolumes.List
 	if !ok {
 		return nodevolumes.List{}, fmt.Errorf("%w: not found", ErrNoLocalVolumes)
 	}
+	f.lists++
 	out := nodevolumes.List{AvailableBytes: free}
 	for key, v := range f.volumes {
 		if strings.HasPrefix(key, node+"/") {
@@ -61,6 +63,16 @@ func (f *fakeNodeVolumes) Ensure(_ context.Context, node, name string, bytes int
 	v.Name, v.CapacityBytes = name, max(bytes, v.CapacityBytes)
 	f.volumes[node+"/"+name] = v
 	return v, nil
+}
+
+func (f *fakeNodeVolumes) Grow(ctx context.Context, node, name string, bytes int64) (nodevolumes.Volume, error) {
+	f.mu.Lock()
+	_, exists := f.volumes[node+"/"+name]
+	f.mu.Unlock()
+	if !exists {
+		return nodevolumes.Volume{}, ErrLocalVolumeLost
+	}
+	return f.Ensure(ctx, node, name, bytes)
 }
 
 func (f *fakeNodeVolumes) Delete(_ context.Context, node, name string) error {
@@ -346,6 +358,49 @@ func TestVolumeOfLostNodeIsReported(t *testing.T) {
 		}
 		if reported == 0 {
 			t.Error("no event says what to do")
+		}
+	})
+}
+
+// TestUnreachableNodeIsAskedRarely has nodes whose API does not respond, such as nodes behind a firewall.
+func TestUnreachableNodeIsAskedRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startProvisioner(t)
+		p.nodes.set(func() { p.nodes.err = errors.New("connection refused") })
+		time.Sleep(10 * capacityInterval)
+		synctest.Wait()
+		p.nodes.set(func() { p.nodes.lists = 0 })
+		time.Sleep(10 * capacityInterval)
+		synctest.Wait()
+		p.nodes.set(func() {
+			if p.nodes.lists < 18 || p.nodes.lists > 22 { // of two nodes in ten minutes
+				t.Errorf("%d requests, want 20", p.nodes.lists)
+			}
+			p.nodes.err, p.nodes.free["n1"] = nil, 4<<30
+		})
+		time.Sleep(2 * capacityInterval)
+		synctest.Wait()
+		if got := p.capacities(); !slices.Equal(got, []string{"n1 4", "n2 10"}) {
+			t.Errorf("capacities when the nodes respond again: %v", got)
+		}
+	})
+}
+
+// TestLostVolumeDoesNotGrow grows a claim whose volume is missing on the node.
+func TestLostVolumeDoesNotGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startProvisioner(t)
+		p.create(testClaim("data", localvolumes.ClassName))
+		p.change("data", onNode("n1"))
+		p.nodes.set(func() { delete(p.nodes.volumes, "n1/pvc-data") })
+		p.change("data", requesting("2Gi"))
+		p.requireVolumes()
+		reported := false
+		for len(p.events.Events) > 0 {
+			reported = strings.Contains(<-p.events.Events, "VolumeResizeFailed") || reported
+		}
+		if c := getClaim(t, p.client, "data"); !reported || c.Status.Capacity.Storage().String() != "1Gi" {
+			t.Errorf("reported %v, status %+v", reported, c.Status)
 		}
 	})
 }

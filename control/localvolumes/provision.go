@@ -23,9 +23,6 @@ const ClassName = "local"
 // Finalizer keeps a PersistentVolume until the volume on the node is deleted.
 const Finalizer = localvolumes.DriverName + "/volume"
 
-// annProvisionedBy names the provisioner of a PersistentVolume.
-const annProvisionedBy = "pv.kubernetes.io/provisioned-by"
-
 // annDefaultClass marks the default StorageClass.
 const annDefaultClass = "storageclass.kubernetes.io/is-default-class"
 
@@ -144,7 +141,7 @@ func Volume(
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: VolumeName(claim), Finalizers: []string{Finalizer},
-			Annotations: map[string]string{annProvisionedBy: localvolumes.DriverName},
+			Annotations: map[string]string{storagehelpers.AnnDynamicallyProvisioned: localvolumes.DriverName},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:    corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)},

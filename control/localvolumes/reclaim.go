@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
 	"berth/internal/localvolumes"
@@ -23,7 +24,7 @@ type Reclaim struct {
 // NextReclaim returns what is done with a PersistentVolume of the driver. Nothing is done for one that is bound, or that
 // the driver has not provisioned.
 func NextReclaim(v *corev1.PersistentVolume) Reclaim {
-	if v.Status.Phase == corev1.VolumeBound || v.Annotations[annProvisionedBy] != localvolumes.DriverName {
+	if v.Status.Phase == corev1.VolumeBound || v.Annotations[storagehelpers.AnnDynamicallyProvisioned] != localvolumes.DriverName {
 		return Reclaim{}
 	}
 	policy := v.Spec.PersistentVolumeReclaimPolicy

@@ -1,6 +1,3 @@
-// Package localvolumes defines the names and messages that the control server and the agent share for the class local:
-// those of the CSI driver, and of the endpoint /localvolumes of a node. Package volumes/local serves the endpoint, package
-// control/controllers calls it.
 package localvolumes
 
 // DriverName is the name of the CSI driver, and TopologyKey the label of the nodes with it: the name of the node.
@@ -34,4 +31,6 @@ type List struct {
 // Request is the body of PUT /localvolumes/NAME.
 type Request struct {
 	CapacityBytes int64 `json:"capacityBytes"` // at least; rounded up
+	// Grow: the volume must exist. Otherwise it is created.
+	Grow bool `json:"grow,omitempty"`
 }

@@ -83,9 +83,10 @@ var allowedImports = map[string][]string{
 	"volumes":          {"agent/plan", "podspec", "volumes/content"},
 	"volumes/content":  {"agent/plan", "podspec"},
 	"volumes/csi": {
-		"agent/plan", "internal/apiclient", "node/plugins", "podspec", "volumes/mountinfo",
+		"agent/plan", "internal/apiclient", "node/plugins", "podspec", "volumes/keylock", "volumes/mountinfo",
 	},
-	"volumes/local":      {"internal/localvolumes", "volumes/mountinfo"},
+	"volumes/local":      {"internal/localvolumes", "volumes/keylock", "volumes/mountinfo"},
+	"volumes/keylock":    {},
 	"volumes/mountinfo":  {},
 	"node/plugins":       {},
 	"node/cgroups":       {"agent/plan", "podspec"},

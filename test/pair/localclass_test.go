@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -132,7 +131,7 @@ func (p *Pair) waitForCapacity(kind, name, path string) {
 	p.Kubectl(p.t, "wait", "--for=jsonpath={"+path+"}=128Mi", kind+"/"+name, "--timeout=4m")
 }
 
-// requireDB waits until the pod has logged a line, and df in the pod shows a size between two in KiB.
+// requireDB waits until the pod has logged a line, and checks the size that df shows in the pod, in KiB.
 func (p *Pair) requireDB(line string, least, most int) {
 	p.t.Helper()
 	p.waitUntil("line "+line, func() string {
@@ -141,16 +140,13 @@ func (p *Pair) requireDB(line string, least, most int) {
 		}
 		return ""
 	})
-	p.waitUntil("the size of the volume in df", func() string {
-		out, err := p.TryKubectl(p.t, "", "exec", "db-0", "--", "df", "-k", "/data")
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		fields := strings.Fields(lines[len(lines)-1])
-		if err != nil || len(fields) < 2 {
-			return fmt.Sprint(out, err)
-		}
-		if size, err := strconv.Atoi(fields[1]); err != nil || size < least || size > most {
-			return fmt.Sprintf("want %d to %d KiB: %s", least, most, out)
-		}
-		return ""
-	})
+	out := p.Kubectl(p.t, "exec", "db-0", "--", "df", "-k", "/data")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	fields := strings.Fields(lines[len(lines)-1])
+	if len(fields) < 2 {
+		p.t.Fatalf("df: %s", out)
+	}
+	if size, err := strconv.Atoi(fields[1]); err != nil || size < least || size > most {
+		p.t.Errorf("want a size of %d to %d KiB, df: %s", least, most, out)
+	}
 }

@@ -211,22 +211,8 @@ func (m *Manager) updateClaim(
 	}
 }
 
-// expandVolumes expands the volumes of running pods whose claims have grown, until ctx ends. Nodes cannot watch
-// claims.
-func (m *Manager) expandVolumes(ctx context.Context) {
-	tick := time.NewTicker(m.opt.ExpandInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			m.startExpansions(ctx)
-		}
-	}
-}
-
-// startExpansions reads the claims of running pods, each once, and starts to expand their volumes if that is due.
+// startExpansions reads the claims of running pods, each once, and starts to expand their volumes if that is due. Nodes
+// cannot watch claims.
 func (m *Manager) startExpansions(ctx context.Context) {
 	published, err := m.publishedVolumes()
 	if err != nil {

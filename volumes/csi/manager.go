@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/internal/apiclient"
+	"berth/volumes/keylock"
 )
 
 // Client is the API server: an *apiclient.Client.
@@ -92,8 +93,8 @@ type Manager struct {
 	enabled map[string]bool // built-in drivers that are registered or being registered
 	stats   map[podVolume]measurement
 	drivers map[string]*driver
-	changed chan struct{}             // closed and replaced when drivers or node have changed
-	locks   map[volumeKey]*volumeLock // of volumes in use by a call
+	changed chan struct{}            // closed and replaced when drivers or node have changed
+	locks   keylock.Locks[volumeKey] // of volumes in use by a call
 	calls   map[podVolume]progress
 	missing map[podVolume]bool // an earlier SetUp has failed because the driver was not registered
 	wanted  map[podVolume]want // volumes of pods, from the first SetUp until TearDown
@@ -160,7 +161,7 @@ func New(o Options) *Manager {
 	}
 	m := &Manager{
 		opt: o, wake: make(chan struct{}, 1), sync: make(chan struct{}, 1), changed: make(chan struct{}),
-		drivers: map[string]*driver{}, locks: map[volumeKey]*volumeLock{}, calls: map[podVolume]progress{},
+		drivers: map[string]*driver{}, calls: map[podVolume]progress{},
 		missing: map[podVolume]bool{}, wanted: map[podVolume]want{}, staged: map[volumeKey]bool{},
 		onHost: map[volumeKey]bool{}, stats: map[podVolume]measurement{}, specs: map[string]cachedSpec{},
 		removed: map[string]bool{}, enabled: map[string]bool{}, expansions: map[volumeKey]*expansion{},
@@ -185,12 +186,12 @@ func (m *Manager) Run(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(m.opt.RootDir, "plugins"), 0o750); err != nil { // with the sockets of drivers
 		m.opt.Log.Warn("plugin directory not created", "err", err)
 	}
-	m.wg.Go(func() { m.checkConditions(ctx) })
+	m.wg.Go(func() { every(ctx, m.opt.HealthInterval, m.checkConditions) })
 	if m.opt.Client != nil {
 		m.wg.Go(func() { m.syncNodeInfo(ctx) })
 		if m.opt.RunningPods != nil {
 			m.wg.Go(func() { m.republish(ctx) })
-			m.wg.Go(func() { m.expandVolumes(ctx) })
+			m.wg.Go(func() { every(ctx, m.opt.ExpandInterval, m.startExpansions) })
 		}
 	}
 	for name, b := range m.opt.BuiltIn {
@@ -207,6 +208,20 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.unstageUnused(ctx)
 	return nil
+}
+
+// every calls do at an interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func(context.Context)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do(ctx)
+		}
+	}
 }
 
 func signal(c chan<- struct{}) {
@@ -240,36 +255,9 @@ func (m *Manager) waitFor(ctx context.Context, done func() bool) bool {
 	}
 }
 
-// volumeLock serializes the calls for one volume.
-type volumeLock struct {
-	token chan struct{} // capacity 1
-	users int
-}
-
 // lock waits for the lock of a volume.
 func (m *Manager) lock(ctx context.Context, key volumeKey) (unlock func(), err error) {
-	m.mu.Lock()
-	l := m.locks[key]
-	if l == nil {
-		l = &volumeLock{token: make(chan struct{}, 1)}
-		m.locks[key] = l
-	}
-	l.users++
-	m.mu.Unlock()
-	leave := func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(m.locks, key)
-		}
-	}
-	select {
-	case l.token <- struct{}{}:
-		return func() { <-l.token; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
+	return m.locks.Lock(ctx, key)
 }
 
 // progress is what SetUp or TearDown of a volume waits for.

@@ -168,25 +168,16 @@ func (m *Manager) reportCondition(v podVolume, c *Condition) {
 	}
 }
 
-// checkConditions measures the volumes of drivers that report their health, until ctx ends.
+// checkConditions measures the volumes of drivers that report their health.
 func (m *Manager) checkConditions(ctx context.Context) {
-	tick := time.NewTicker(m.opt.HealthInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		published, err := m.publishedVolumes()
-		if err != nil {
-			m.opt.Log.Warn("CSI volumes on the host cannot be read", "err", err)
-		}
-		for dir, data := range published {
-			d, err := m.registered(data.Driver)
-			if err == nil && m.hasCapability(ctx, d, volumeCondition) {
-				_, _ = m.Stats(podOf(dir), filepath.Base(dir)) // measured if that is due
-			}
+	published, err := m.publishedVolumes()
+	if err != nil {
+		m.opt.Log.Warn("CSI volumes on the host cannot be read", "err", err)
+	}
+	for dir, data := range published {
+		d, err := m.registered(data.Driver)
+		if err == nil && m.hasCapability(ctx, d, volumeCondition) {
+			_, _ = m.Stats(podOf(dir), filepath.Base(dir)) // measured if that is due
 		}
 	}
 }

@@ -2,7 +2,7 @@
 // image file on the node. The file is preallocated, so that the volume has its size for certain, and a pod that
 // fills it takes no space from others.
 //
-//	PUT /localvolumes/NAME     create or grow      image: fallocate ─► mkfs.ext4 ─► rename
+//	PUT /localvolumes/NAME     create (image: fallocate ─► mkfs.ext4 ─► rename) or grow
 //	NodeStageVolume            loop device ─► mount at the staging target
 //	NodePublishVolume          bind mount
 //	DELETE /localvolumes/NAME  remove the image, unless it is in use
@@ -18,7 +18,8 @@
 //
 // Invariants:
 //
-//	L1 A volume is never created by staging: a missing image is an error, not an empty volume.
+//	L1 A missing image of a volume that exists is an error, never a new, empty volume: neither staging nor growing creates
+//	   one.
 //	L2 An image is not removed while it is attached to a loop device.
 //	L3 A crash at any point leaves a complete image, or a directory that the next PUT or DELETE cleans up.
 //	L4 All space of an image is allocated before the volume is reported as created or grown, and again before it is

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/localvolumes"
+	"berth/volumes/keylock"
 )
 
 // Version is the version of the CSI specification.
@@ -38,8 +39,8 @@ type Options struct {
 // Driver is the driver of one node: its volumes, and the node service of CSI. It is safe for concurrent use.
 type Driver struct {
 	opt   Options
-	locks keyedLocks // by volume
-	space sync.Mutex // held while space is allocated
+	locks keylock.Locks[string] // by volume
+	space sync.Mutex            // held while space is allocated
 
 	preallocates atomic.Bool // the file system of the images can preallocate files
 }
@@ -141,7 +142,7 @@ func (d *Driver) stage(ctx context.Context, name, target string, options []strin
 	if err := checkName(name); err != nil {
 		return err
 	}
-	unlock, err := d.locks.lock(ctx, name)
+	unlock, err := d.locks.Lock(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -245,7 +246,7 @@ func unmount(path string) error {
 func (d *Driver) NodeUnstageVolume(
 	ctx context.Context, r *csipb.NodeUnstageVolumeRequest, _ ...grpc.CallOption,
 ) (*csipb.NodeUnstageVolumeResponse, error) {
-	unlock, err := d.locks.lock(ctx, r.GetVolumeId())
+	unlock, err := d.locks.Lock(ctx, r.GetVolumeId())
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -274,7 +275,7 @@ func (d *Driver) NodePublishVolume(
 
 func (d *Driver) publish(ctx context.Context, r *csipb.NodePublishVolumeRequest) error {
 	target := r.GetTargetPath()
-	unlock, err := d.locks.lock(ctx, r.GetVolumeId())
+	unlock, err := d.locks.Lock(ctx, r.GetVolumeId())
 	if err != nil {
 		return err
 	}
@@ -311,7 +312,7 @@ func (d *Driver) publish(ctx context.Context, r *csipb.NodePublishVolumeRequest)
 func (d *Driver) NodeUnpublishVolume(
 	ctx context.Context, r *csipb.NodeUnpublishVolumeRequest, _ ...grpc.CallOption,
 ) (*csipb.NodeUnpublishVolumeResponse, error) {
-	unlock, err := d.locks.lock(ctx, r.GetVolumeId())
+	unlock, err := d.locks.Lock(ctx, r.GetVolumeId())
 	if err != nil {
 		return nil, failed(err)
 	}

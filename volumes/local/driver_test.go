@@ -294,6 +294,27 @@ func TestStagingCreatesNothing(t *testing.T) {
 	}
 }
 
+// TestLostImageIsNotReplaced covers invariant L1 for growing, and for a volume that has been mounted.
+func TestLostImageIsNotReplaced(t *testing.T) {
+	d := newDriver(t)
+	if _, err := d.Grow(t.Context(), "v", 32<<20); !errors.Is(err, ErrNotFound) {
+		t.Errorf("grow a volume that does not exist: %v", err)
+	}
+	if _, err := d.Ensure(t.Context(), "v", 16<<20); err != nil {
+		t.Fatal(err)
+	}
+	d.mountForTest(t, "v").unmount()
+	if err := os.Remove(d.file("v", imageName)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Ensure(t.Context(), "v", 16<<20); !errors.Is(err, ErrNotFound) {
+		t.Errorf("create a volume whose image is lost: %v", err)
+	}
+	if _, err := os.Stat(d.file("v", imageName)); err == nil {
+		t.Error("an empty volume replaced a lost one")
+	}
+}
+
 // TestInterruptedCreationIsRepeated covers invariant L3.
 func TestInterruptedCreationIsRepeated(t *testing.T) {
 	d := newDriver(t)
@@ -395,8 +416,10 @@ func TestHandler(t *testing.T) {
 		{http.MethodPut, localvolumes.Path + "/a", `{"size":1}`, 400, `unknown field "size"`},
 		{http.MethodPut, localvolumes.Path + "/A", `{"capacityBytes":1}`, 400, `name "A" must consist of`},
 		{http.MethodPut, localvolumes.Path + "/a", `{"capacityBytes":1000000000000000}`, 507, "not enough free space"},
+		{http.MethodPut, localvolumes.Path + "/a", `{"capacityBytes":20971520,"grow":true}`, 200, `"name":"a"`},
 		{http.MethodDelete, localvolumes.Path + "/a", "", 200, ""},
 		{http.MethodDelete, localvolumes.Path + "/a", "", 200, ""},
+		{http.MethodPut, localvolumes.Path + "/a", `{"capacityBytes":1,"grow":true}`, 410, "volume not found"},
 		{http.MethodPost, localvolumes.Path + "/a", "", 405, ""},
 	} {
 		if code, body := send(c.method, c.path, c.body); code != c.code || !strings.Contains(body, c.want) {

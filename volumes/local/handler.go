@@ -17,11 +17,11 @@ const maxBody = 1 << 10
 // idempotent.
 //
 //	GET    /localvolumes        List
-//	PUT    /localvolumes/NAME   Request; creates or grows the volume: Volume
+//	PUT    /localvolumes/NAME   Request; creates the volume or grows it: Volume
 //	DELETE /localvolumes/NAME   deletes the volume
 //
-// Codes of errors: 400 for an invalid request, 409 for a volume in use, 501 if the host does not support volumes, 507 if
-// there is not enough space, and 500. The body is the text of the error.
+// Codes of errors: 400 for an invalid request, 409 for a volume in use, 410 for a missing one, 501 if the host does not
+// support volumes, 507 if there is not enough space, and 500. The body is the text of the error.
 func (d *Driver) Handler(enabled func()) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+localvolumes.Path, func(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +40,11 @@ func (d *Driver) Handler(enabled func()) http.Handler {
 			return
 		}
 		enabled()
-		out, err := d.Ensure(r.Context(), r.PathValue("name"), in.CapacityBytes)
+		change := d.Ensure
+		if in.Grow {
+			change = d.Grow
+		}
+		out, err := change(r.Context(), r.PathValue("name"), in.CapacityBytes)
 		respond(w, out, err)
 	})
 	mux.HandleFunc("DELETE "+localvolumes.Path+"/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -67,6 +71,8 @@ func respond(w http.ResponseWriter, out any, err error) {
 		switch {
 		case errors.Is(err, ErrInvalid):
 			code = http.StatusBadRequest
+		case errors.Is(err, ErrNotFound): // 404 is that of an agent without this endpoint
+			code = http.StatusGone
 		case errors.Is(err, ErrInUse):
 			code = http.StatusConflict
 		case errors.Is(err, ErrUnsupported):

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -100,7 +99,8 @@ func (d *Driver) Supported(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(fallocate(f, 0, blockSize), f.Close(), os.Remove(f.Name()))
+	// Removed first: a kill leaves nothing.
+	err = errors.Join(os.Remove(f.Name()), fallocate(f, 0, blockSize), f.Close())
 	d.preallocates.Store(err == nil)
 	return err
 }
@@ -146,8 +146,26 @@ func (d *Driver) List() ([]Volume, error) {
 }
 
 // Ensure creates a volume or grows it, so that it has at least that many bytes. It does nothing if it has. It returns an
-// error that wraps ErrInvalid, ErrNoSpace or ErrUnsupported, or another one.
+// error that wraps ErrInvalid, ErrNoSpace, ErrUnsupported or ErrNotFound, or another one. ErrNotFound: the volume has had
+// data, and its image is missing.
 func (d *Driver) Ensure(ctx context.Context, name string, bytes int64) (Volume, error) {
+	return d.resize(ctx, name, bytes, func(size int64) error {
+		if _, err := os.Stat(d.file(name, usedName)); err == nil {
+			return fmt.Errorf("%w: the image of %s is missing in %s, and the volume may have had data", ErrNotFound, name,
+				d.opt.Dir)
+		}
+		return d.create(ctx, name, size)
+	})
+}
+
+// Grow grows a volume, so that it has at least that many bytes. Errors are those of Ensure. ErrNotFound: the volume does
+// not exist.
+func (d *Driver) Grow(ctx context.Context, name string, bytes int64) (Volume, error) {
+	return d.resize(ctx, name, bytes, nil)
+}
+
+// resize grows a volume. create creates one that does not exist; nil: that is an error.
+func (d *Driver) resize(ctx context.Context, name string, bytes int64, create func(size int64) error) (Volume, error) {
 	size := Size(bytes)
 	if err := checkName(name); err != nil {
 		return Volume{}, err
@@ -155,23 +173,20 @@ func (d *Driver) Ensure(ctx context.Context, name string, bytes int64) (Volume, 
 	if bytes <= 0 || size == 0 {
 		return Volume{}, fmt.Errorf("%w: capacityBytes %d must be positive and at most 2^62", ErrInvalid, bytes)
 	}
-	unlock, err := d.locks.lock(ctx, name)
+	unlock, err := d.locks.Lock(ctx, name)
 	if err != nil {
 		return Volume{}, err
 	}
 	defer unlock()
 	v, err := d.get(name)
 	switch {
-	case errors.Is(err, ErrNotFound):
-		if err := d.create(ctx, name, size); err != nil {
-			return Volume{}, err
-		}
-	case err != nil:
+	case errors.Is(err, ErrNotFound) && create != nil:
+		err = create(size)
+	case err == nil && v.CapacityBytes < size:
+		err = d.grow(name, v.CapacityBytes, size)
+	}
+	if err != nil {
 		return Volume{}, err
-	case v.CapacityBytes < size:
-		if err := d.grow(name, v.CapacityBytes, size); err != nil {
-			return Volume{}, err
-		}
 	}
 	if v, err = d.get(name); err != nil {
 		return Volume{}, err
@@ -362,7 +377,7 @@ func (d *Driver) Delete(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	unlock, err := d.locks.lock(ctx, name)
+	unlock, err := d.locks.Lock(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -381,39 +396,6 @@ func (d *Driver) Delete(ctx context.Context, name string) error {
 		}
 	}
 	return os.RemoveAll(filepath.Join(d.opt.Dir, name))
-}
-
-// keyedLocks has a lock for each key in use.
-type keyedLocks struct {
-	mu   sync.Mutex
-	held map[string]chan struct{} // closed when the lock is released
-}
-
-func (k *keyedLocks) lock(ctx context.Context, key string) (unlock func(), err error) {
-	for {
-		k.mu.Lock()
-		held, busy := k.held[key]
-		if !busy {
-			released := make(chan struct{})
-			if k.held == nil {
-				k.held = map[string]chan struct{}{}
-			}
-			k.held[key] = released
-			k.mu.Unlock()
-			return func() {
-				k.mu.Lock()
-				defer k.mu.Unlock()
-				delete(k.held, key)
-				close(released)
-			}, nil
-		}
-		k.mu.Unlock()
-		select {
-		case <-held:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 }
 
 // mountFlags are the mount options that are flags of the system call. Others are passed to the file system.
